@@ -133,7 +133,7 @@ class Watched(Stage):
         self.views.mass_failures.watch(nodes, known)
         self.attention.see(nodes, {}, self.views.suspects)
         self.attention.sweep(self.time())
-        if self.attention.rests(UID):
+        if not self.attention.restless([UID]):
             return True
         sight = self.views.sight(UID)
         self.views.remember(self.gang, sight)
@@ -223,7 +223,7 @@ async def test_what_a_gang_has_said_is_noted_when_that_has_become_old(clock: Cal
     watched.now += 1.0
     watched.hear(1.0, 200)
     assert not watched.round()
-    assert not watched.attention.rests(UID), "within its time there will be something to note"
+    assert watched.attention.restless([UID]), "within its time there will be something to note"
     watched.now += REPORT_SECONDS
     assert watched.step()
 
@@ -237,7 +237,7 @@ def test_gangs_are_looked_at_in_slices_and_none_too_late() -> None:
     for _ in range(1200):
         now += 0.1
         attention.sweep(NOW)
-        due = [uid for uid in last if not attention.rests(uid)]
+        due = attention.restless(last)
         most = max(most, len(due))
         for uid in due:
             assert now - last[uid] <= SECONDS
@@ -246,7 +246,7 @@ def test_gangs_are_looked_at_in_slices_and_none_too_late() -> None:
     assert most <= 3
     now += SECONDS
     attention.sweep(NOW)
-    assert not any(attention.rests(uid) for uid in last)
+    assert attention.restless(last) == list(last)
     assert not attention._on_node
 
 
@@ -255,7 +255,7 @@ def test_a_queue_that_changes_a_node_and_a_time_of_its_own_end_the_rest() -> Non
     attention.see(nodes, {})
 
     def rests() -> list[bool]:
-        found = [attention.rests("a"), attention.rests("b")]
+        found = [not attention.restless([uid]) for uid in "ab"]
         attention.settle("a", ("n1",), NOW + 5)
         attention.settle("b", ("n2",), math.inf)
         return found

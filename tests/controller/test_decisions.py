@@ -22,11 +22,12 @@ from trimtab.settings import Settings
 from trimtab.telemetry import metrics
 from trimtab_policy import policy
 from trimtab_policy.policy import Policy
+from trimtab_policy.scheduling import pipeline
 from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.scheduling.results import Outcome
 from trimtab_policy.scheduling.rules import Rules
 from trimtab_policy.sim import engine
-from trimtab_policy.types import Decision, Doubt, DoubtReason, Pending, Snapshot, StopCause
+from trimtab_policy.types import Decision, Doubt, DoubtReason, Pending, PendingReason, Snapshot, StopCause
 
 CHOICE = Choice("best_fit", "fcfs", "srtf")
 
@@ -41,6 +42,8 @@ class Bench:
         self.promised: dict[str, str] = {}
         """UID -> policy of the jobs that were given a placement."""
         self.explained: list[str] = []
+        self.looked_at: list[str] = []
+        self.reasons: dict[str, PendingReason] = {}
         self.told: list[str] = []
         self.told_where: list[str] = []
         self.told_on: Meta | None = None
@@ -50,7 +53,11 @@ class Bench:
         self.decisions = Decisions(this, Engine(self._find), this, this, this, Evictions(this, this), Settings())
 
     async def decide(self, observation: Observation) -> RoundDecision | None:
-        return await self.decisions.decide(observation, await self.decisions.choose())
+        """As a round does: placements are on their way before anybody is told why it waits."""
+        decided = await self.decisions.decide(observation, await self.decisions.choose())
+        if decided:
+            await self.decisions.explain(decided)
+        return decided
 
     def _find(self, name: str) -> Policy:
         if name in self.broken:
@@ -62,11 +69,15 @@ class Bench:
         return self.in_force
 
     def promise(self, facts: JobFacts, decided: views.PlannedPlacement, waits_for: tuple[Leaving, ...]) -> None:
-        """As of `Gangs`, like the next two."""
+        """As of `Gangs`, like the next three."""
         self.promised[facts.meta.uid] = decided.policy
 
     def explain(self, pending: Pending) -> None:
         self.explained.append(pending.job)
+        self.reasons[pending.job] = pending.reason
+
+    def look_at(self, uids: list[str]) -> None:
+        self.looked_at += uids
 
     def answered(self, uids: list[str]) -> bool:
         return all(uid in self.promised or uid in self.explained for uid in uids)
@@ -110,9 +121,57 @@ async def test_the_policy_in_force_decides_and_its_shadow_is_asked_afterwards(be
 
 async def test_a_job_that_waits_is_not_decided_about_again_without_news(bench: Bench) -> None:
     assert await bench.decide(observation(16))
-    assert bench.explained == ["uid-job"]
+    assert bench.explained == bench.looked_at == ["uid-job"]
     assert await bench.decide(observation(16)) is None
     assert await bench.decide(observation(32))
+
+
+def of_gangs(later: float = 0.0, **gpus: int) -> Observation:
+    """Two nodes of eight GPUs, and jobs that want so many."""
+    jobs = [job_object(name, spec={"resources.gpus": {"min": wanted, "max": wanted}}) for name, wanted in gpus.items()]
+    return ClusterObserver(()).observe(Caches([node_object("a"), node_object("b")], [], jobs), NOW + later)
+
+
+async def test_times_are_worked_out_when_placements_are_on_their_way(bench: Bench, monkeypatch: Any) -> None:
+    asked: list[bool] = []
+    known = pipeline.expected_starts
+
+    def expected_starts(*args: Any, **kwargs: Any) -> Any:
+        asked.append("uid-job" in bench.promised)
+        return known(*args, **kwargs)
+
+    monkeypatch.setattr(pipeline, "expected_starts", expected_starts)
+    seen = of_gangs(job=8, wide=16)
+    decided = await bench.decisions.decide(seen, CHOICE)
+    assert decided
+    assert (bench.promised, bench.explained, asked) == ({"uid-job": "best_fit"}, [], [])
+    seconds = counted("trimtab_decision_stage_seconds_count", stage="etas")
+    await bench.decisions.explain(decided)
+    assert (bench.explained, asked) == (["uid-wide"], [True])
+    assert counted("trimtab_decision_stage_seconds_count", stage="etas") == seconds + 1, "it is told what they took"
+
+
+async def test_whoever_makes_times_fail_is_set_aside_and_the_decision_stands(bench: Bench, monkeypatch: Any) -> None:
+    known = pipeline.expected_starts
+
+    def expected_starts(view: Snapshot, *args: Any, **kwargs: Any) -> Any:
+        if any(job.uid == "uid-rogue" for job in view.waiting()):
+            raise ZeroDivisionError
+        return known(view, *args, **kwargs)
+
+    monkeypatch.setattr(pipeline, "expected_starts", expected_starts)
+    seen = of_gangs(job=8, rogue=32, wide=16)
+    decided = await bench.decide(seen)
+    assert decided
+    assert bench.promised == {"uid-job": "best_fit"}
+    assert set(bench.explained) == {"uid-rogue", "uid-wide"}
+    assert bench.reasons["uid-rogue"] == PendingReason.DECISION_FAILED
+    assert bench.reasons["uid-wide"] != PendingReason.DECISION_FAILED
+    assert [told for told in bench.told_where if "DecisionFailed" in told and told.startswith("rogue")]
+    bench.promised.clear()
+    again = await bench.decisions.decide(of_gangs(1.0, job=8, rogue=32, wide=16), CHOICE)
+    assert again
+    assert [each.job for each in again.outcome.isolated] == ["uid-rogue"], "from now on it is left out at once"
 
 
 def with_a_running_job(**progress: Any) -> Observation:

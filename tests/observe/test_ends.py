@@ -14,7 +14,8 @@ from tests.builders import MOMENT, NOW, job_object, node, node_object, placement
 from trimtab import names
 from trimtab.api.status import Condition, JobStatus, Observed, TrainerStatus
 from trimtab.observe.snapshot import Caches, ClusterObserver
-from trimtab_policy.placement.runtime import LONGEST, due, may_be_touched
+from trimtab_policy.placement.running_columns import running_columns
+from trimtab_policy.placement.runtime import LONGEST, due
 from trimtab_policy.specs import Prediction
 from trimtab_policy.types import Job
 
@@ -68,7 +69,8 @@ def test_so_it_can_be_stopped_for_others_in_the_end() -> None:
     watch, told = Watch(run_seconds=10 * HOUR), []
     for minutes in range(10, 600, 5):
         job = watch.look(60.0 * minutes, remaining=10)
-        told.append(may_be_touched(replace(snapshot([node("n1")]), time=NOW + 60.0 * minutes), job))
+        now = replace(snapshot([node("n1")], [job]), time=NOW + 60.0 * minutes)
+        told.append(bool(running_columns(now).may_be_touched(now).all()))
     assert told[-1], "it has said for ten hours that it ends in ten seconds"
 
 

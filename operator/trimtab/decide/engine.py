@@ -17,7 +17,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -48,6 +49,15 @@ FAULTS = frozenset({"error", "invalid", "nan"})
 T = TypeVar("T")
 
 
+class Decided(NamedTuple):
+    """What can be carried out, and what is still to be told about it."""
+
+    outcome: Outcome
+    """Why others wait is said, but not what would help them, nor until when they do."""
+    explained: Callable[[], Outcome]
+    """The same with all of that; blocks as `Engine.decide`. To be asked once."""
+
+
 class Engine:
     """Asks policies by name; holds their instances and what they are busy with, nothing else."""
 
@@ -70,56 +80,97 @@ class Engine:
         return failures
 
     def decide(self, snapshot: Snapshot, choice: Choice, rules: Rules | None = None) -> Outcome:
-        """Decide for all waiting jobs of the snapshot, and what `rules` say besides; blocks for at most the deadline
-        per policy asked, and per stage after that."""
+        """Decide for all waiting jobs of the snapshot, and what `rules` say besides, and say what would help those that
+        wait on, and until when they do; blocks for at most the deadline per policy asked, and per stage after that."""
+        return self.begin(snapshot, choice, rules).explained()
+
+    def begin(self, snapshot: Snapshot, choice: Choice, rules: Rules | None = None) -> Decided:
+        """The same, but what is told to those that wait is left for later: what was decided can be carried out."""
         rules = rules or Rules()
         considered, aside = self._isolation.without(snapshot)
-        outcome = self._decide(considered, choice, rules)
-        if failed := _faults(outcome):
-            if self._fails_always(failed, choice, rules):
-                return _with(outcome, aside, snapshot)
-            patient = replace(rules, limits=IntakeLimits())
-            found = self._isolation.search(considered, lambda part: _faults(self._deliberate(part, choice, patient)))
-            if found:
-                self._isolation.set_aside(found, snapshot.time)
-                considered, aside = self._isolation.without(snapshot)
-                before, outcome = outcome, self._decide(considered, choice, rules)
-                outcome = replace(outcome, fallbacks=(*_explained(before, found), *outcome.fallbacks))
-        return _with(outcome, aside, snapshot)
+        pipeline, outcome = self._decide(considered, choice, rules)
+        if found := self._at_fault(outcome.fallbacks, considered, choice, rules):
+            self._isolation.set_aside(found, snapshot.time)
+            considered, aside = self._isolation.without(snapshot)
+            before = _explained(outcome.fallbacks, found)
+            pipeline, outcome = self._decide(considered, choice, rules)
+            outcome = replace(outcome, fallbacks=(*before, *outcome.fallbacks))
+        decided = _with(outcome, aside, snapshot)
+        if pipeline is None:
+            return Decided(decided, lambda: decided)
+        return Decided(decided, partial(self._told, pipeline, decided, considered, choice, rules))
+
+    def _told(
+        self, pipeline: Pipeline, decided: Outcome, considered: Snapshot, choice: Choice, rules: Rules
+    ) -> Outcome:
+        """What was decided, with what is told to those that wait. A job that makes that fail is set aside from now on,
+        and the others are told without it."""
+        said, news = _explain(pipeline, considered)
+        if found := self._at_fault(news, considered, choice, rules):
+            self._isolation.set_aside(found, considered.time)
+            others, _ = self._isolation.without(considered)
+            said, news = self._whole(others, choice, rules), _explained(news, found)
+        told = {each.job: each for each in said.pending} | {each.job: each.pending() for each in found}
+        return replace(
+            decided,
+            pending=tuple(told.get(each.job, each) for each in decided.pending),
+            fallbacks=(*decided.fallbacks, *news),
+            stages=said.stages,
+            isolated=(*decided.isolated, *found),
+        )
 
     def take(self, snapshot: Snapshot, limits: IntakeLimits, deadline: float) -> Taken:
         """The snapshot with those waiting jobs that are considered."""
         return self._intake.take(snapshot, limits, deadline)
 
-    def _decide(self, snapshot: Snapshot, choice: Choice, rules: Rules) -> Outcome:
+    def _decide(self, snapshot: Snapshot, choice: Choice, rules: Rules) -> tuple[Pipeline | None, Outcome]:
         """One decision, and what it teaches about how many jobs can be decided about in time."""
         began = time.perf_counter()
-        outcome = self._deliberate(snapshot, choice, rules)
+        pipeline, outcome = self._deliberate(snapshot, choice, rules)
         late = any(fallback.reason in LATE for fallback in outcome.fallbacks)
         jobs = sum(job.placement is None for job in snapshot.jobs)
         self._intake.learn(time.perf_counter() - began, choice.deadline_seconds, late=late, jobs=jobs)
-        return outcome
+        return pipeline, outcome
 
-    def _deliberate(self, snapshot: Snapshot, choice: Choice, rules: Rules) -> Outcome:
-        """All stages; where what holds them together fails, all jobs wait."""
+    def _deliberate(self, snapshot: Snapshot, choice: Choice, rules: Rules) -> tuple[Pipeline | None, Outcome]:
+        """All stages that change who gets what; where what holds them together fails, all jobs wait."""
         try:
-            return Pipeline(snapshot, choice, rules, self).run()
+            pipeline = Pipeline(snapshot, choice, rules, self)
+            return pipeline, pipeline.decide()
         except Exception as error:  # noqa: BLE001 - told as a fault, and searched for the job that it is due to
-            waiting, kind = tuple(job.uid for job in snapshot.waiting()), type(error).__name__
-            why = f"the decision failed ({kind})"
-            return Outcome(
+            waiting = tuple(job.uid for job in snapshot.waiting())
+            why = f"the decision failed ({type(error).__name__})"
+            return None, Outcome(
                 policies=dict.fromkeys(waiting, choice.policy),
                 placements=(),
                 pending=tuple(Pending(uid, PendingReason.DECISION_FAILED, why) for uid in waiting),
                 refused=(),
-                fallbacks=(Fallback(DECISION, "error", f"raised {kind}: {error}", waiting, "all wait", kind),),
+                fallbacks=(_failed(error, waiting, "all wait"),),
                 seconds={},
             )
 
+    def _whole(self, snapshot: Snapshot, choice: Choice, rules: Rules) -> Outcome:
+        """All stages."""
+        pipeline, outcome = self._deliberate(snapshot, choice, rules)
+        if pipeline is None:
+            return outcome
+        said, news = _explain(pipeline, snapshot)
+        return replace(said, fallbacks=(*outcome.fallbacks, *news))
+
+    def _at_fault(
+        self, failures: Iterable[Fallback], considered: Snapshot, choice: Choice, rules: Rules
+    ) -> tuple[Isolated, ...]:
+        """The jobs that these failures are due to, where it is jobs at all."""
+        failed = _faults(failures)
+        if not failed or self._fails_always(failed, choice, rules):
+            return ()
+        patient = replace(rules, limits=IntakeLimits())
+        return self._isolation.search(considered, lambda part: _faults(self._whole(part, choice, patient).fallbacks))
+
     def _fails_always(self, failed: Mapping[str, str], choice: Choice, rules: Rules) -> bool:
         """Whether the same fails for a job that nothing is wrong with: then no job is at fault."""
-        known_good = self._deliberate(trial(), choice, replace(rules, limits=IntakeLimits()))
-        return bool(_faults(known_good).keys() & failed.keys())
+        known_good = self._whole(trial(), choice, replace(rules, limits=IntakeLimits()))
+        return bool(_faults(known_good.fallbacks).keys() & failed.keys())
 
     def ask(self, name: str, snapshot: Snapshot, choice: Choice) -> tuple[str, Decision, list[Fallback]]:
         """The name of the policy that answered in the end, its decision, and the failures on the way."""
@@ -174,18 +225,32 @@ class Engine:
         return future
 
 
-def _faults(outcome: Outcome) -> dict[str, str]:
+def _explain(pipeline: Pipeline, snapshot: Snapshot) -> tuple[Outcome, tuple[Fallback, ...]]:
+    """What is told to those that wait, and what has failed of that."""
+    before = pipeline.outcome
+    try:
+        said = pipeline.explain()
+    except Exception as error:  # noqa: BLE001 - as in `_deliberate`; what was decided stands
+        waiting = tuple(job.uid for job in snapshot.waiting())
+        return before, (_failed(error, waiting, "they are not told what helps, nor until when they wait"),)
+    return said, said.fallbacks[len(before.fallbacks) :]
+
+
+def _failed(error: Exception, jobs: tuple[str, ...], instead: str) -> Fallback:
+    kind = type(error).__name__
+    return Fallback(DECISION, "error", f"raised {kind}: {error}", jobs, instead, kind)
+
+
+def _faults(failures: Iterable[Fallback]) -> dict[str, str]:
     """Policies and stages that have failed in a way that jobs may be at fault for -> kind of the error."""
-    return {
-        fallback.policy: fallback.kind or fallback.reason for fallback in outcome.fallbacks if fallback.reason in FAULTS
-    }
+    return {each.policy: each.kind or each.reason for each in failures if each.reason in FAULTS}
 
 
-def _explained(before: Outcome, found: Iterable[Isolated]) -> tuple[Fallback, ...]:
-    """The failures of a decision that was made anew: told to the jobs that were at fault, and to nobody else."""
+def _explained(failures: Iterable[Fallback], found: Iterable[Isolated]) -> tuple[Fallback, ...]:
+    """The failures of what was done anew without these jobs: told to them, and to nobody else."""
     uids = tuple(each.job for each in found)
     instead = "it was asked again without the jobs at fault"
-    return tuple(replace(each, jobs=uids, instead=instead) for each in before.fallbacks if each.reason in FAULTS)
+    return tuple(replace(each, jobs=uids, instead=instead) for each in failures if each.reason in FAULTS)
 
 
 def _with(outcome: Outcome, aside: Iterable[Isolated], snapshot: Snapshot) -> Outcome:

@@ -29,6 +29,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 
 from msgspec import Struct
 
@@ -38,6 +39,7 @@ from trimtab.api.history import FailureCause
 from trimtab.observe import health
 from trimtab.observe.gpunodes import Look
 from trimtab.observe.jobs import JobFacts
+from trimtab.observe.kept import Each, Kept
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.problems import Problem
 from trimtab.settings import FailureSettings
@@ -126,18 +128,21 @@ class Failures:
         self._settings = settings or FailureSettings()
         self._share = share
         self._apart = apart
+        self._failed: Each[JobFacts] = Each()
+        self._plans: Each[tuple[str, ...]] = Each()
+        self._ready: Kept[frozenset[str]] = Kept()
 
     def look(
         self,
         nodes: Mapping[str, NodeFacts],
-        jobs: Collection[JobFacts],
+        jobs: Mapping[str, JobFacts],
         unfit: Mapping[str, str],
         reports: Look,
         requested: Callable[[str], int],
         now: float,
     ) -> Held:
-        """Judge all nodes. Those that are `unfit` take no pods anyway; `requested` gives the GPUs of all pods that are
-        on a node or on their way."""
+        """Judge all nodes, by the jobs by UID. Those that are `unfit` take no pods anyway; `requested` gives the GPUs
+        of all pods that are on a node or on their way."""
         found, until = self._bad(nodes, jobs, reports, now)
         acted_on = self._acted_on(found, len(reports.unavailable), len(nodes))
         out = {each.node: each.message for each in acted_on if not each.namespace}
@@ -151,12 +156,19 @@ class Failures:
         if self._settings.spares == "Auto":
             held = out.keys() | unfit.keys() | reports.unavailable.keys()
             left = {name: facts for name, facts in nodes.items() if name not in held}
-            spares = dict(_spares(left, jobs, requested, self._settings))
-            bereft = frozenset(facts.meta.uid for facts in jobs if is_bereft(facts))
+            spares = dict(_spares(left, jobs.values(), requested, self._settings))
+            bereft = frozenset(uid for uid, facts in jobs.items() if is_bereft(facts))
         hidden = {} if bereft else dict.fromkeys(spares, KEPT)
-        ready = {name for name, facts in nodes.items() if facts.ready}
-        deaf = frozenset(f.meta.uid for f in jobs if f.holds_gpus and not ready.issuperset(f.plan_nodes))
+        deaf = self._deaf(nodes, jobs)
         return Held(hidden | out, tuple(out), suspect, spares, bereft, deaf, tuple(problems), until)
+
+    def _deaf(self, nodes: Mapping[str, NodeFacts], jobs: Mapping[str, JobFacts]) -> frozenset[str]:
+        """UIDs of the jobs with a gang on a node that is not ready, or gone."""
+        ready = self._ready.of((nodes,), lambda: frozenset(name for name, facts in nodes.items() if facts.ready))
+        plans = self._plans.of(jobs, lambda facts: facts.gang_nodes)
+        if ready.issuperset(chain.from_iterable(plans.values())):
+            return frozenset()
+        return frozenset(uid for uid, named in plans.items() if not ready.issuperset(named))
 
     def _acted_on(self, found: Iterable[FailingNode], held: int, nodes: int) -> list[FailingNode]:
         """As many as may be held back: from everybody, and besides from each namespace; the worst first."""
@@ -170,22 +182,24 @@ class Failures:
         return chosen
 
     def _bad(
-        self, nodes: Mapping[str, NodeFacts], jobs: Collection[JobFacts], reports: Look, now: float
+        self, nodes: Mapping[str, NodeFacts], jobs: Mapping[str, JobFacts], reports: Look, now: float
     ) -> tuple[list[FailingNode], float]:
         """Nodes that are bad for everybody or for one namespace, the worst first; and until when that is so if nothing
         happens, as a POSIX time."""
         by_node: dict[str, list[Blow]] = {}
         window = self._settings.bad_node_seconds
-        over = (record.time.timestamp() + window for facts in jobs for record in facts.status.failures)
+        failed = self._failed.of(jobs, lambda facts: facts if facts.status.failures else None).values()
+        over = (record.time.timestamp() + window for facts in failed for record in facts.status.failures)
         until = min((moment for moment in over if moment > now), default=math.inf)
-        for blow in blows(jobs, now - window):
+        for blow in blows(failed, now - window):
             told = reports.telemetry.get(blow.node)
             if blow.node in nodes and blow.time > max(nodes[blow.node].renewed, told.repaired if told else 0.0):
                 by_node.setdefault(blow.node, []).append(blow)
         if not by_node:
             return [], until
-        runs = _running(jobs, by_node)
-        alone = len({facts.meta.namespace for facts in jobs if not facts.finished or facts.status.failures}) < 2
+        runs = _running(jobs.values(), by_node)
+        concerned = (facts for facts in jobs.values() if not facts.finished or facts.status.failures)
+        alone = len({facts.meta.namespace for facts in concerned}) < 2
         agents = _agents_agree(reports)
         found: list[FailingNode] = []
         for name, dealt in by_node.items():

@@ -102,6 +102,11 @@ class JobFacts(Struct, frozen=True, dict=True):
         return tuple(node.name for node in self.status.plan.nodes) if self.status.plan else ()
 
     @cached_property
+    def gang_nodes(self) -> tuple[str, ...] | None:
+        """Nodes of its gang; None where it has none that holds GPUs."""
+        return self.plan_nodes if self.holds_gpus else None
+
+    @cached_property
     def asks(self) -> Requirements | None:
         """The requirements, with what the pods of the standing plan ask for where the spec says otherwise by now."""
         need, terms = self.requirements, self.terms

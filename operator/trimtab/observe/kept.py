@@ -12,9 +12,10 @@ time as well has to say until when it holds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from operator import is_
-from typing import Generic, TypeVar
+from collections.abc import Callable, Mapping, Set
+from itertools import compress
+from operator import is_, is_not
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -50,3 +51,55 @@ class Same(Generic[T]):
         if not self._last or self._last[0] != value:
             self._last = [value]
         return self._last[0]
+
+
+def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Set[str]:
+    """Keys of things that are new or gone, or other objects than before."""
+    if before is now:
+        return frozenset()
+    others = compress(now, map(is_not, map(before.get, now), now.values()))
+    return {*others, *(before.keys() - now.keys())}
+
+
+class _Changes:
+    """Which things have changed from one look to the next: of the same two looks, half a dozen steps ask it."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Mapping[str, Any], Mapping[str, Any], dict[str, Any], Set[str]] = {}, {}, {}, frozenset()
+
+    def between(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[dict[str, Any], Set[str]]:
+        """Those that are new, or are other objects than before; and the keys of those that are gone."""
+        known = self._last  # other threads may look as well: then each works out its own
+        if known[0] is not before or known[1] is not now:
+            others = changed(before, now)
+            news = {key: thing for key, thing in now.items() if key in others} if others else {}
+            known = self._last = before, now, news, others - now.keys()
+        return known[2], known[3]
+
+
+_changes = _Changes()
+
+
+class Each(Generic[T]):
+    """What each of many things says, by their keys: of a thing that is the very same as the last time nobody asks."""
+
+    def __init__(self) -> None:
+        self._things: Mapping[str, Any] = {}
+        self._parts: tuple[object, ...] = ()
+        self._said: dict[str, T] = {}
+
+    def of(self, things: Mapping[str, Any], ask: Callable[[Any], T | None], *parts: object) -> dict[str, T]:
+        """Key -> the answer of each thing that has one, in the order of the things. `parts` is what answers depend on
+        besides. The very same result as the last time where no answer is another one."""
+        same = len(parts) == len(self._parts) and all(map(is_, parts, self._parts))
+        if same and things is self._things:
+            return self._said
+        known = self._said if same else {}
+        others, left = _changes.between(self._things, things) if same else (things, frozenset())
+        news = {key: ask(thing) for key, thing in others.items()}
+        gone = known.keys() & left
+        if not same or gone or not all(known.get(key) is said for key, said in news.items()):
+            answers = known | news
+            self._said = {key: said for key in things if (said := answers.get(key)) is not None}
+        self._things, self._parts = things, parts  # last: where somebody fails to answer, all is as before
+        return self._said

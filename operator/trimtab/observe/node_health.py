@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from trimtab import names
 from trimtab.observe import health
 from trimtab.observe.health import HealthCondition, HealthState, NodeHealth, SickGpu
+from trimtab.observe.kept import Each
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.telemetry import NodeTelemetry
 from trimtab.settings import TelemetrySettings
@@ -40,6 +41,8 @@ class NodeHealthTracker:
         given back what it had taken away."""
         self._withdrawn: dict[str, int] = {}
         """GPUs that the node's device plugin has withdrawn."""
+        self._lacking: Each[int] = Each()
+        """The same, of the nodes of the last look."""
         self._moved: dict[str, tuple[float, int]] = {}
         """When that number moved lately for the first time, and what it was before."""
         self._others: dict[str, int] = {}
@@ -120,7 +123,8 @@ class NodeHealthTracker:
     def restless(self, nodes: Mapping[str, NodeFacts], now: float) -> list[str]:
         """Nodes to be judged again though nothing was reported: time is up, or the node itself is another one."""
         recovered = now - self._settings.recovery_seconds
-        withdrawn = {name for name, node in nodes.items() if node.withdrawn != self._withdrawn.get(name, 0)}
+        some = self._lacking.of(nodes, lambda node: node.withdrawn or None).keys() | self._withdrawn.keys()
+        withdrawn = {n for n in some if n in nodes and nodes[n].withdrawn != self._withdrawn.get(n, 0)}
         for name in withdrawn:
             self._note_withdrawn(name, nodes[name].withdrawn, now)
         return [

@@ -9,13 +9,15 @@ once at most, and no two claims ever have the same one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
-from itertools import product
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from itertools import chain, filterfalse, product
 
 from msgspec import Struct
 
 from trimtab.kube.objects import Identity
 from trimtab.observe.gpunodes import Look
+from trimtab.observe.kept import changed
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.pods import ENDING_SECONDS, OVERSTAY_SECONDS, PodFacts, Seat
 from trimtab_policy.placement.grants import highest
@@ -42,6 +44,68 @@ class Claim(Struct, frozen=True):
     come."""
     grants: tuple[Grant, ...] = ()
     """Its GPUs in the order in which it was given them."""
+
+
+Gang = tuple[str, str]
+"""UID of a job, epoch of its plan."""
+NO_RANKS: Mapping[str, int] = {}
+
+
+class Charges:
+    """What pods take of their nodes, and whose parts of which plans they are: kept from look to look, for of thousands
+    of pods only a few are others."""
+
+    def __init__(self) -> None:
+        self._pods: dict[int, PodFacts] = {}
+        """By identity, which no other pod has as long as it is here."""
+        self.used: dict[str, Totals] = {}
+        """Of nodes that any pod holds something of."""
+        self.seated: dict[Gang, dict[int, PodFacts]] = {}
+        """Pods that are on a node, by their identity."""
+        self.ranks: dict[Gang, dict[str, int]] = {}
+        """The ranks of these, and how many pods have each."""
+        self.ended: dict[int, PodFacts] = {}
+        """Pods of gangs that have been on a node, and hold nothing of it any more."""
+        self.leaving: dict[int, PodFacts] = {}
+        """Pods with GPUs that have been deleted and hold them still."""
+
+    def turn(self, pods: Sequence[PodFacts]) -> None:
+        """Take all pods of this look."""
+        before, now = self._pods, dict(zip(map(id, pods), pods, strict=True))
+        for pod in filterfalse(now.__contains__, before):
+            self._enter(before[pod], -1)
+        for pod in filterfalse(before.__contains__, now):
+            self._enter(now[pod], 1)
+        self._pods = now
+
+    def _enter(self, pod: PodFacts, sign: int) -> None:
+        if not pod.node:
+            if pod.seat and pod.job:
+                _note(self.ended, pod, sign)
+            return
+        before, use = self.used.get(pod.node, NOTHING), pod.use
+        more = sign * use.gpus, sign * use.cpu_milli, sign * use.memory, sign
+        self.used[pod.node] = before[0] + more[0], before[1] + more[1], before[2] + more[2], before[3] + more[3]
+        if not self.used[pod.node][3]:
+            del self.used[pod.node]
+        if use.gpus and pod.ends is not None:
+            _note(self.leaving, pod, sign)
+        if pod.seat and pod.job:
+            gang, rank = pod.seat[:2], pod.seat[2]
+            ranks, pods = self.ranks.setdefault(gang, {}), self.seated.setdefault(gang, {})
+            ranks[rank] = ranks.get(rank, 0) + sign
+            _note(pods, pod, sign)
+            if not ranks[rank]:
+                del ranks[rank]
+            if not pods:
+                del self.ranks[gang], self.seated[gang]
+
+
+def _note(pods: dict[int, PodFacts], pod: PodFacts, sign: int) -> None:
+    if sign > 0:
+        pods[id(pod)] = pod
+    else:
+        del pods[id(pod)]
 
 
 class NodeUsage:
@@ -75,8 +139,13 @@ class NodeUsage:
         """Node -> GPUs that are charged to gangs whose pods there have ended."""
         self._heirs: dict[str, list[tuple[Claim, int]]] = {}
         """Node -> claims that wait for others, and how many GPUs of theirs they are to have there."""
-        self._standing = {(claim.job, str(claim.epoch)) for claim in claims}
+        self._gangs: list[Gang] = [(claim.job, str(claim.epoch)) for claim in claims]
         self._lingering: list[PodFacts] = []
+        self._ranks: Mapping[Gang, Mapping[str, int]] = {}
+        self._left = set[Seat]()
+        """Ranks of gangs that somebody waits for, whose pods have ended: they have left."""
+        self._ended = set[Seat]()
+        """Ranks of other gangs whose pods have ended: what they held is theirs until they are given up or complete."""
 
     def standing_shares(self) -> dict[Seat, NodeShare]:
         """What every pod of every plan that stands is to have, by its seat."""
@@ -86,19 +155,28 @@ class NodeUsage:
             for rank, share in enumerate(claim.placement.shares)
         }
 
-    def pod(self, pod: PodFacts) -> None:
-        """Charge a pod that is on a node."""
-        node, use = pod.node, pod.use
-        if node in self._nodes:
-            self._add(node, (use.gpus, use.cpu_milli, use.memory, 1))
-            if pod.seat and use.gpus and pod.seat[:2] not in self._standing:
-                self._lingering.append(pod)
-            ending = pod.ends is not None and self._ends_soon(pod.ends)
-            if ending and use.gpus and not (pod.seat and pod.seat[0] in self.placements):
-                self.ending[node] = self.ending.get(node, 0) + use.gpus
+    def pods(self, pods: Charges) -> None:
+        """Charge those of all pods that are on a node."""
+        nodes, leavers = self._nodes, self.leavers
+        self._ranks = pods.ranks
+        self.used = {name: used for name, used in pods.used.items() if name in nodes}
+        for gang in pods.seated.keys() - self._gangs:
+            self._lingering += [pod for pod in pods.seated[gang].values() if pod.node in nodes and pod.use.gpus]
+        self._lingering.sort(key=lambda pod: (pod.seat or (), pod.uid))
+        for pod in pods.leaving.values():
+            if pod.node in nodes and self._ends_soon(pod.ends) and not (pod.seat and pod.seat[0] in self.placements):
+                self.ending[pod.node] = self.ending.get(pod.node, 0) + pod.use.gpus
+        for pod in pods.ended.values():
+            if pod.seat and pod.job:
+                (self._left if pod.job.digest in leavers else self._ended).add(pod.seat)
+        for pod in chain.from_iterable(map(dict.values, pods.seated.values())) if leavers else ():
+            if pod.job and pod.job.digest in leavers:
+                self._leaves(pod)
 
-    def _ends_soon(self, moment: float) -> bool:
+    def _ends_soon(self, moment: float | None) -> bool:
         """Whether a pod that is to have ended then is about to; and note when that changes."""
+        if moment is None:
+            return False
         begins, over = moment - ENDING_SECONDS, moment + OVERSTAY_SECONDS
         self.until = min([self.until, *(each for each in (begins, over) if each > self._now)])
         return begins <= self._now < over
@@ -108,7 +186,7 @@ class NodeUsage:
         if node in self._nodes:
             self._add(node, (gpus, 0, 0, 0))
 
-    def leaves(self, pod: PodFacts) -> None:
+    def _leaves(self, pod: PodFacts) -> None:
         """Note a pod of one of the `leavers`, if somebody waits for its end. It is charged like all others."""
         if pod.job is None or pod.node not in self._nodes:
             return
@@ -117,38 +195,41 @@ class NodeUsage:
             use = pod.use
             self._leaving.setdefault(pod.node, []).append((job, epoch, (use.gpus, use.cpu_milli, use.memory, 1)))
 
-    def settle(
-        self, needs: Mapping[str, Requirements | None], seats: Set[Seat], ended: Set[Seat] = frozenset()
-    ) -> None:
+    def settle(self, needs: Mapping[str, Requirements | None]) -> None:
         """Charge the ranks that have no pod on a node: what waits only as far as it needs more than what it waits for
-        gives back. `needs` are the requirements by job UID, `seats` the ranks that have a pod.
+        gives back. `needs` are the requirements by job UID.
 
-        Ranks whose pods have `ended` are charged for as long as the plan stands: policies are shown that the gang has
+        Ranks whose pods have ended are charged for as long as the plan stands: policies are shown that the gang has
         these GPUs, and would give them away a second time, once as free and once as its own.
         """
         waiting: dict[str, dict[frozenset[int], Totals]] = {}
-        for claim in self._claims:
+        nodes = self._nodes
+        for claim, gang in zip(self._claims, self._gangs, strict=True):
+            here, shares = self._ranks.get(gang, NO_RANKS), claim.placement.shares
+            # Almost all have all their pods: this is as far as thousands of gangs get.
+            if len(here) >= len(shares) and here.keys() >= _ranks(len(shares)).keys():
+                continue
             need, after = needs[claim.job] or Requirements(Bounds()), dict(claim.after)
-            for rank, share in enumerate(claim.placement.shares):
-                seat = claim.job, str(claim.epoch), str(rank)
-                if seat in seats or share.node not in self._nodes:
+            for rank, share in zip(_ranks(len(shares)), shares, strict=True):
+                seat = *gang, rank
+                if rank in here or seat in self._left or share.node not in nodes:
                     continue
                 if after:
                     self._heirs.setdefault(share.node, []).append((claim, share.gpus))
                 asked = share.gpus, need.cpu_milli(share.gpus), need.memory(share.gpus), 1
-                here = self._leaving.get(share.node, ()) if after else ()
-                first = frozenset(i for i, (job, epoch, _) in enumerate(here) if epoch <= after.get(job, -1))
+                leaving = self._leaving.get(share.node, ()) if after else ()
+                first = frozenset(i for i, (other, of, _) in enumerate(leaving) if of <= after.get(other, -1))
                 if first:
                     kinds = waiting.setdefault(share.node, {})
                     kinds[first] = _sum(kinds.get(first, NOTHING), asked)
                     continue
                 self._add(share.node, asked)
-                if seat in ended:
+                if seat in self._ended:
                     self._vacant[share.node] = self._vacant.get(share.node, 0) + share.gpus
         for node, kinds in waiting.items():
-            leaving = [totals for _, _, totals in self._leaving[node]]
-            stays = _less(self.used[node], _sum(*leaving))
-            self.used[node] = _sum(stays, _peak(leaving, kinds))
+            going = [totals for _, _, totals in self._leaving[node]]
+            stays = _less(self.used[node], _sum(*going))
+            self.used[node] = _sum(stays, _peak(going, kinds))
 
     def lingering(self, queue_of: Callable[[PodFacts], str], queue_of_job: Callable[[str], str]) -> list[Job]:
         """What pods still hold whose plan is no more, as jobs that just hold it: those of gangs that were stopped, of
@@ -189,6 +270,12 @@ class NodeUsage:
     def _add(self, node: str, more: Totals) -> None:
         before = self.used.get(node, NOTHING)
         self.used[node] = before[0] + more[0], before[1] + more[1], before[2] + more[2], before[3] + more[3]
+
+
+@cache
+def _ranks(pods: int) -> dict[str, None]:
+    """Of a gang of so many, in order, as labels say them."""
+    return dict.fromkeys(map(str, range(pods)))
 
 
 def _epoch_of(pod: PodFacts) -> int:
@@ -243,26 +330,27 @@ class Pages:
         """Nodes that take pods. The very same tuple where nothing has changed."""
         used, foreign, readings = usage.used, reports.foreign, reports.readings
         before, made_of = self._made_of, (takes, used, foreign, readings, speeds)
-        changed = {name for was, is_now in zip(before, made_of, strict=True) for name in _changed(was, is_now)}
-        if changed or takes is not before[0]:
-            known = {name: node for name, node in self._known.items() if name not in changed}
-            self._known = {
-                name: known.get(name)
-                or _node(
-                    facts, used.get(name, NOTHING), speeds.get(name, 1.0), foreign.get(name, 0), readings.get(name)
-                )
-                for name, facts in takes.items()
-            }
+        others = {name for was, is_now in zip(before, made_of, strict=True) for name in _otherwise(was, is_now)}
+        if others or takes is not before[0]:
+
+            def page(name: str) -> Node:
+                free = used.get(name, NOTHING), speeds.get(name, 1.0), foreign.get(name, 0), readings.get(name)
+                return _node(takes[name], *free)
+
+            known = self._known
+            if list(takes) == list(known):
+                self._known = known | {name: page(name) for name in others & takes.keys()}
+            else:
+                kept = known.keys() - others
+                self._known = {name: known[name] if name in kept else page(name) for name in takes}
             self._nodes = tuple(self._known.values())
         self._made_of = made_of
         return self._nodes
 
 
-def _changed(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """Names of which another thing, or nothing, is known by now."""
-    if before is now:
-        return []
-    return [name for name in before.keys() | now.keys() if before.get(name) != now.get(name)]
+def _otherwise(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    """Names of which another thing, or nothing, is known by now. Most things are the very same objects."""
+    return [name for name in changed(before, now) if name not in now or before.get(name) != now[name]]
 
 
 def _node(facts: NodeFacts, used: Totals, speed: float, foreign: int, readings: Readings | None) -> Node:

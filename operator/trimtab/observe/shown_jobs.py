@@ -2,7 +2,8 @@
 
 Of a gang that runs and of which nothing has changed there is nothing new but the time: what it would lose by a stop,
 and what it has had of the cluster. So a job is kept as it was shown, and put together anew when one of the things that
-it is made of is another one, or when a time has come that it depends on.
+it is made of is another one, or when a time has come that it depends on. What grows with the time is brought up to date
+every few seconds: as long as it is not, a running job is the very same one, and all that others make of it is, too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Set
 from functools import partial
-from operator import is_
 from typing import Any
 
 from msgspec import Raw, Struct
@@ -21,7 +21,7 @@ from trimtab.observe.eligibility import Eligibility
 from trimtab.observe.ends import Ends
 from trimtab.observe.failures import Held
 from trimtab.observe.jobs import JobFacts
-from trimtab.observe.kept import Kept
+from trimtab.observe.kept import Kept, changed
 from trimtab.observe.node_usage import NodeUsage
 from trimtab.observe.nodes import NodeFacts
 from trimtab.observe.queues import Queues
@@ -34,6 +34,9 @@ from trimtab_policy.types import Job, Pending, PendingReason
 NEVER = "Never"
 """`preemptionPolicy` of a PriorityClass whose jobs stop nobody."""
 CANNOT_BE_SHOWN = "its spec, status or template make no sense together: this is a bug of Trimtab, please report it"
+
+GROWS_SECONDS = 10.0
+"""How old at most what grows with the time may be: minutes are what decides about a stop."""
 
 NO_NODES: frozenset[str] = frozenset()
 
@@ -57,19 +60,24 @@ class Surroundings(Struct, frozen=True):
         return other is not None and all(getattr(self, name) is getattr(other, name) for name in self.__struct_fields__)
 
 
-class _Shown(Struct, frozen=True):
+class _Shown(Struct):
     """A job as it was shown last, and what it was made of."""
 
-    parts: tuple[object, ...]
+    of: tuple[JobFacts, Running]
     job: Job
     runs: Running
     made: float
     until: float
-    """POSIX time from which something else follows of the same parts."""
+    """POSIX time from which something else follows of the same."""
+    grown: float = -math.inf
+    """POSIX time of what grows with it."""
 
-    def stands(self, parts: tuple[object, ...], now: float) -> bool:
-        """Whether it follows of these parts, too, but for what grows with the time."""
-        return self.made <= now < self.until and all(map(is_, parts, self.parts))
+    def by_now(self, now: float) -> Job:
+        """The job with what grows with the time."""
+        if not self.grown <= now < self.grown + GROWS_SECONDS:
+            runs, self.grown = self.runs, now
+            self.job = replace(self.job, lost_seconds=runs.lost_seconds(now), served=runs.served_until(now))
+        return self.job
 
 
 class ShownJobs:
@@ -78,6 +86,8 @@ class ShownJobs:
     def __init__(self, ends: Ends | None = None) -> None:
         self._ends = ends or Ends()
         self._around: Surroundings | None = None
+        self._used: NodeUsage | None = None
+        self._avoided: Mapping[str, Set[str]] = {}
         self._shown: dict[str, _Shown] = {}
         self._types: Kept[frozenset[str]] = Kept()
         self._rules: dict[str, tuple[Raw, Mapping[str, Any] | None, Eligibility]] = {}
@@ -95,28 +105,37 @@ class ShownJobs:
         """These jobs, and why those are left out for which that fails. What a job holds is shown in any case, with
         nothing else where its spec makes no sense: it counts."""
         before = self._shown if around.same(self._around) else {}
-        self._around, self._shown = around, {}
+        others = self._others(used, avoided)
+        self._around, self._used, self._avoided, self._shown = around, used, dict(avoided), {}
         shown: list[Job] = []
         failed: dict[str, Pending] = {}
-        for facts, runs in wanted:
-            uid = facts.meta.uid
-            held = used.placements.get(uid)
-            parts = facts, runs, held, used.grants.get(uid, ()), avoided.get(uid, NO_NODES)
+        keep, show = self._shown, shown.append
+        for each in wanted:  # of thousands of gangs in every round: the first lines are as tight as they look
+            uid = each[0].meta.uid
             known = before.get(uid)
-            if known is None or not known.stands(parts, now):
-                make = partial(self._show, parts, facts, runs, around, used, avoided.get(uid, NO_NODES), now)
-                known = isolated("show", make, lambda _: None, facts.meta.key) if facts.spec else None
-                if facts.spec and known is None:
+            if known and (known.of is not each or not known.made <= now < known.until or uid in others):
+                known = None
+            if known is None and each[0].spec:
+                make = partial(self._show, each, around, used, avoided.get(uid, NO_NODES), now)
+                known = isolated("show", make, lambda _: None, each[0].meta.key)
+                if known is None:
                     failed[uid] = Pending(uid, PendingReason.DECISION_FAILED, CANNOT_BE_SHOWN)
             if known:
-                self._shown[uid] = known
-                shown.append(_by_now(known, now))
-            elif held:
-                meta, queue = facts.meta, around.lines.of(facts)
-                shown.append(
-                    holder(uid, meta.namespace, meta.name, queue=queue, gpu_type=held.gpu_type, shares=held.shares)
-                )
+                keep[uid] = known
+                show(known.by_now(now))
+            elif held := used.placements.get(uid):
+                meta, queue = each[0].meta, around.lines.of(each[0])
+                show(holder(uid, meta.namespace, meta.name, queue=queue, gpu_type=held.gpu_type, shares=held.shares))
         return shown, failed
+
+    def _others(self, used: NodeUsage, avoided: Mapping[str, Set[str]]) -> Set[str]:
+        """UIDs of jobs that hold something else than at the last look, or were given it in another order, or are not to
+        have other nodes."""
+        last = self._used
+        if last is None or (last is used and self._avoided == avoided):
+            return NO_NODES
+        both = ((last.placements, used.placements), (last.grants, used.grants), (self._avoided, avoided))
+        return set().union(*(changed(before, now) for before, now in both))
 
     def forget(self, present: Mapping[str, JobFacts]) -> None:
         """Drop what was known of jobs that are gone."""
@@ -126,14 +145,13 @@ class ShownJobs:
 
     def _show(
         self,
-        parts: tuple[object, ...],
-        facts: JobFacts,
-        runs: Running,
+        of: tuple[JobFacts, Running],
         around: Surroundings,
         used: NodeUsage,
         avoided: Set[str],
         now: float,
     ) -> _Shown:
+        facts, runs = of
         uid, plan, status = facts.meta.uid, facts.status.plan, facts.status
         leaves = plan is not None and plan.epoch <= around.leavers.get(facts.meta.identity.digest, 0)
         kept = leaves or uid in around.held.deaf
@@ -167,7 +185,7 @@ class ShownJobs:
             not_before=facts.retry_at(),
             waits_since=facts.waits_since,
         )
-        return _Shown(parts, job, runs, now, until if movable else min(until, movable_from))
+        return _Shown(of, job, runs, now, until if movable else min(until, movable_from))
 
     def _admitted(self, facts: JobFacts, around: Surroundings, avoided: Set[str]) -> tuple[str, ...] | None:
         """Nodes that the job may have; None for all."""
@@ -186,11 +204,6 @@ class ShownJobs:
         if rules.same_for not in admitted:
             admitted[rules.same_for] = rules.among(takes.values())
         return admitted[rules.same_for]
-
-
-def _by_now(shown: _Shown, now: float) -> Job:
-    """The job with what grows with the time."""
-    return replace(shown.job, lost_seconds=shown.runs.lost_seconds(now), served=shown.runs.served_until(now))
 
 
 def _without(

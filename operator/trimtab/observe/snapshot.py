@@ -11,7 +11,8 @@ they are (`kept`), so that a round after a small change costs the change, not th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from trimtab import names
 from trimtab.kube.objects import (
     DeviceClassObject,
     DeviceTaintRuleObject,
+    Identity,
     JobObject,
     NodeObject,
     PodObject,
@@ -36,11 +38,11 @@ from trimtab.observe.facts_memo import FactsMemo
 from trimtab.observe.failures import Failures, Held
 from trimtab.observe.gpunodes import GpuNodes, Look
 from trimtab.observe.jobs import JobFacts
-from trimtab.observe.kept import Kept, Same
+from trimtab.observe.kept import Each, Kept, Same
 from trimtab.observe.node_devices import DeviceFacts
-from trimtab.observe.node_usage import Claim, NodeUsage, Pages
+from trimtab.observe.node_usage import Charges, Claim, NodeUsage, Pages
 from trimtab.observe.nodes import NodeFacts
-from trimtab.observe.pods import PodFacts, Seat
+from trimtab.observe.pods import PodFacts
 from trimtab.observe.problems import Problem
 from trimtab.observe.queues import QueueFacts, Queues
 from trimtab.observe.running import Mobility, Running, UsualRatio
@@ -141,6 +143,7 @@ class ClusterObserver:
             "running", lambda job: running.read_running(job, self._mobility), running.broken
         )
         self._shown = ShownJobs(ends)
+        self._charges = Charges()
         self._set_aside: dict[str, str] = {}
         self._kept = _Steps()
 
@@ -181,17 +184,17 @@ class ClusterObserver:
         every = self._jobs.all(objects)
 
         def anew() -> dict[str, JobFacts]:
-            self._latest = {facts.meta.uid: facts for _, facts in every}
-            return {uid: facts for uid, facts in self._latest.items() if facts.ours}
+            found = {facts.meta.uid: facts for _, facts in every}
+            self._latest = dict(found)  # which changes as jobs do
+            return _but(found, self._kept.others.of(found, lambda facts: not facts.ours or None))
 
         return self._kept.ours.of((every,), anew)
 
-    def _known(self, ours: Mapping[str, JobFacts], limited: Mapping[str, JobFacts]) -> dict[str, JobFacts]:
+    def _known(self, ours: dict[str, JobFacts], limited: Mapping[str, JobFacts]) -> dict[str, JobFacts]:
         """Those that are not being deleted; with what Kueue leaves them where that is less than their specs allow."""
         less = self._kept.limited.of(dict(limited))
-        present = self._kept.present.of(
-            (ours,), lambda: {uid: facts for uid, facts in ours.items() if not facts.meta.deletion_timestamp}
-        )
+        leaving = self._kept.leaving.of(ours, lambda facts: facts.meta.deletion_timestamp)
+        present = self._kept.present.of((ours, leaving), lambda: _but(ours, leaving))
         if not less:
             return present
         return self._kept.known.of(
@@ -222,8 +225,8 @@ class ClusterObserver:
         lines = self._lines(caches.queues)
         priorities = steps.priorities.of({each.metadata.name: each for each in caches.priority_classes})
         kept_back = steps.held_back.of(dict(held_back or {}))
-        judged_by = known, kept_back, lines, priorities
-        refused = steps.refused.of(judged_by, lambda: _refused(*judged_by))
+        refusals = steps.refusals.of(known, lambda facts: _refusal(facts, lines, priorities), lines, priorities)
+        refused = steps.refused.of((known, kept_back, refusals), lambda: _held_back(kept_back, known) | refusals)
         reports = self._reports(gpu_nodes, used)
         held, unavailable = self._unavailable(gpu_nodes, known, reports, used, now)
         takes = steps.takes.of((gpu_nodes, unavailable), lambda: _without(gpu_nodes, unavailable))
@@ -286,7 +289,7 @@ class ClusterObserver:
         )
 
         def look() -> Held:
-            return self._failures.look(gpu_nodes, known.values(), unfit, reports, used.requested, now)
+            return self._failures.look(gpu_nodes, known, unfit, reports, used.requested, now)
 
         parts = gpu_nodes, known, unfit, reports, used
         held = isolated("failures", lambda: steps.held_anew.of(parts, look, now), lambda _: Held())
@@ -334,10 +337,7 @@ class ClusterObserver:
         news = [claim for claim in promised if claim.job in known and (claim.job, claim.epoch) not in seen]
         claims = steps.claims.of([*held, *news])
         needs = steps.needs.of({claim.job: known[claim.job].asks for claim in claims})
-        listed = self._pods.all(caches.pods)
-        present = steps.present_pods.of(
-            steps.own_pods.of((listed, ours), lambda: [_of_own_job(pod, ours) for _, pod in listed])
-        )
+        present = self._present(caches.pods, ours)
         devices = steps.device_claims.of(list(caches.claims))
 
         def count() -> NodeUsage:
@@ -347,6 +347,15 @@ class ClusterObserver:
 
         return steps.used.of((gpu_nodes, claims, needs, present, devices, self._devices.inventory), count, now)
 
+    def _present(self, objects: Iterable[PodObject], ours: Mapping[str, JobFacts]) -> list[PodFacts]:
+        """These pods; of no job those that say that they are of one whose name or namespace is another."""
+        steps, listed = self._kept, self._pods.all(objects)
+        said = steps.said_jobs.of((listed,), lambda: {pod.member[0] for _, pod in listed if pod.member})
+        named = steps.identities.of(ours, lambda facts: facts.meta.identity if facts.meta.uid in said else None, said)
+        return steps.present_pods.of(
+            steps.own_pods.of((listed, named), lambda: _of_own_jobs([pod for _, pod in listed], named))
+        )
+
     def _count(
         self,
         used: NodeUsage,
@@ -354,22 +363,12 @@ class ClusterObserver:
         devices: Iterable[ResourceClaimObject],
         needs: Mapping[str, Requirements | None],
     ) -> None:
-        seats: set[Seat] = set()
-        ended: set[Seat] = set()
-        leavers = used.leavers
         charged, without_pods = self._charged(present, devices, used)
-        for pod in charged:
-            if pod.node:
-                used.pod(pod)
-            if pod.seat and pod.job:
-                leaves = bool(leavers) and pod.job.digest in leavers
-                # who is waited for has left; what any other gang held is its own until it is given up or complete
-                (seats if leaves or pod.node else ended).add(pod.seat)
-                if leaves:
-                    used.leaves(pod)
+        self._charges.turn(charged)
+        used.pods(self._charges)
         for node, gpus in without_pods.items():
             used.devices(node, gpus)
-        used.settle(needs, seats, ended)
+        used.settle(needs)
 
     def _charged(
         self, present: list[PodFacts], claims: Iterable[ResourceClaimObject], used: NodeUsage
@@ -385,8 +384,9 @@ class ClusterObserver:
         """Facts by name of the nodes that have GPUs, and of those that have none any more but a plan that lies there:
         they are there, and only who is gone takes its gangs along."""
         offering = self.look(caches)
+        plans = self._kept.plans.of(known, lambda facts: facts.plan_nodes or None)
         lacking = self._kept.lacking.of(
-            (known, offering), lambda: {n for f in known.values() for n in f.plan_nodes if n not in offering}
+            (plans, offering), lambda: frozenset(chain.from_iterable(plans.values())).difference(offering)
         )
         if not lacking:
             return offering
@@ -402,17 +402,22 @@ class _Steps:
     """The last results of all steps of a look."""
 
     def __init__(self) -> None:
+        self.others: Each[bool] = Each()
         self.ours: Kept[dict[str, JobFacts]] = Kept()
+        self.leaving: Each[str] = Each()
         self.present: Kept[dict[str, JobFacts]] = Kept()
         self.limited: Same[dict[str, JobFacts]] = Same()
         self.known: Kept[dict[str, JobFacts]] = Kept()
+        self.plans: Each[tuple[str, ...]] = Each()
         self.offering: Kept[dict[str, NodeFacts]] = Kept()
         self.set_aside: Same[dict[str, str]] = Same()
-        self.lacking: Kept[set[str]] = Kept()
+        self.lacking: Kept[frozenset[str]] = Kept()
         self.bare: Same[list[NodeObject]] = Same()
         self.gpu_nodes: Kept[dict[str, NodeFacts]] = Kept()
         self.claims: Same[list[Claim]] = Same()
         self.needs: Same[dict[str, Requirements | None]] = Same()
+        self.said_jobs: Kept[set[str]] = Kept()
+        self.identities: Each[Identity] = Each()
         self.own_pods: Kept[list[PodFacts]] = Kept()
         self.present_pods: Same[list[PodFacts]] = Same()
         self.device_claims: Same[list[ResourceClaimObject]] = Same()
@@ -421,6 +426,7 @@ class _Steps:
         self.lines: Kept[Queues] = Kept()
         self.priorities: Same[dict[str, PriorityClassObject]] = Same()
         self.held_back: Same[dict[str, Pending | None]] = Same()
+        self.refusals: Each[Pending] = Each()
         self.refused: Kept[dict[str, Pending]] = Kept()
         self.reports: Same[Look] = Same()
         self.unfit: Kept[dict[str, str]] = Kept()
@@ -453,10 +459,19 @@ def asked_about(facts: JobFacts, seen: Observation, priority_classes: Iterable[P
     )
 
 
-def _of_own_job(pod: PodFacts, ours: Mapping[str, JobFacts]) -> PodFacts:
-    """The pod; of no job where it says that it is of one whose name or namespace is another."""
-    facts = ours.get(pod.member[0]) if pod.member else None
-    return replace(pod, seat=None, member=None, job=None) if facts and facts.meta.identity != pod.job else pod
+def _but(jobs: dict[str, JobFacts], some: Collection[str]) -> dict[str, JobFacts]:
+    """The jobs but for some, by UID; the very same where it is none."""
+    return {uid: facts for uid, facts in jobs.items() if uid not in some} if some else jobs
+
+
+def _of_own_jobs(pods: list[PodFacts], named: Mapping[str, Identity]) -> list[PodFacts]:
+    """The pods; of no job those of which the one that they name, by UID, is another one."""
+    return [
+        pod
+        if pod.member is None or (job := named.get(pod.member[0])) is None or job is pod.job or job == pod.job
+        else replace(pod, seat=None, member=None, job=None)
+        for pod in pods
+    ]
 
 
 def _standing(gpu_nodes: Mapping[str, NodeFacts], set_aside: Mapping[str, str], lines: Queues) -> Iterator[Problem]:
@@ -506,15 +521,9 @@ def _in_line(jobs: Iterable[tuple[JobFacts, Running]], kept: Set[str], now: floa
     return [each for each in jobs if each[0].meta.uid not in kept and _waits(each[0], now)]
 
 
-def _refused(
-    known: Mapping[str, JobFacts],
-    held_back: Mapping[str, Pending | None],
-    lines: Queues,
-    priorities: Mapping[str, PriorityClassObject],
-) -> dict[str, Pending]:
-    """Jobs that no policy can help, by UID, and those that are held back for a reason that is known."""
-    refused = {uid: why for uid, why in held_back.items() if why and uid in known}
-    return refused | {uid: why for uid, f in known.items() if (why := _refusal(f, lines, priorities))}
+def _held_back(held_back: Mapping[str, Pending | None], known: Collection[str]) -> dict[str, Pending]:
+    """Of these jobs, by UID, those that are held back for a reason that is known."""
+    return {uid: why for uid, why in held_back.items() if why and uid in known}
 
 
 def _refusal(facts: JobFacts, lines: Queues, priorities: Mapping[str, PriorityClassObject]) -> Pending | None:

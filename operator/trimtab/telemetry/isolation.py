@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 TELL_SECONDS = 300.0
@@ -30,6 +30,15 @@ def isolated(part: str, work: Callable[[], T], otherwise: Callable[[Exception], 
     except Exception as error:  # noqa: BLE001 - whatever it is, it costs this part or this object, and is told
         told(part, error, about)
         return otherwise(error)
+
+
+async def isolated_wait(part: str, work: Awaitable[T]) -> T | None:
+    """The same for a part that takes a while; None where it raises."""
+    try:
+        return await work
+    except Exception as error:  # noqa: BLE001 - as above
+        told(part, error)
+        return None
 
 
 def told(part: str, error: Exception, about: str = "") -> None:

@@ -167,7 +167,7 @@ class _Choice(Struct, frozen=True):
             if has_room(self.capacity, self.job, loser.at(speed)):
                 return f"{name} has room for {wanted} only with slow GPUs, at {speed:.2f} of the rate"
         free, now = self.capacity.gpus(self.job, name), self.snapshot.time
-        enough = told_releases(self.snapshot, self.capacity).enough(name, wanted, free, now)
+        enough = told_releases(self.snapshot).enough(name, wanted, free, now)
         state = f"without room for {wanted}" if free else "full"
         return f"{name} {state}" + (f" until {clock(enough[0])}" if enough and enough[0] > now else "")
 

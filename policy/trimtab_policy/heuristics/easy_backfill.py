@@ -21,7 +21,7 @@ from trimtab_policy.placement.candidates import Candidate, could_ever_fit, place
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.pending_reasons import why_pending
 from trimtab_policy.placement.queueing import OUT_OF_LINE, behind, fastest, fastest_first, seconds_left, start_up
-from trimtab_policy.placement.releases import Release, Releases, as_told
+from trimtab_policy.placement.releases import Release, told_releases
 from trimtab_policy.policy import Kind
 from trimtab_policy.types import Decision, Job, Pending, Placement, Snapshot
 
@@ -115,7 +115,7 @@ class _Round:
             for found in fastest_first(self.snapshot, self.capacity, job)
             if could_ever_fit(self.capacity, job, found)
         ]
-        releases, now = Releases([*as_told(self.snapshot), *self._started]), self.snapshot.time
+        releases, now = told_releases(self.snapshot).plus(self._started), self.snapshot.time
         starts = [
             releases.enough(name := found.gpu.name, found.option.gpus, self.capacity.gpus(job, name), now)
             for found in able

@@ -370,7 +370,7 @@ class _Scored:
         """Seconds until there are GPUs for each option, as `values_later` takes them, (options,)."""
         waits = np.zeros(len(self._worth))
         capacity = self._capacity
-        releases = told_releases(self.snapshot, capacity)
+        releases = told_releases(self.snapshot)
         for number in np.flatnonzero(self._columns.jobs[:, SPAN]).tolist():
             menu, first = self.menus[number], int(self._first[number])
             if menu.job.placement:

@@ -20,7 +20,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from trimtab_policy.perf.plan_space import ANYHOW, Linkage
-from trimtab_policy.placement.node_columns import column, columns
+from trimtab_policy.placement.node_columns import GangColumns, column, columns
 from trimtab_policy.placement.topology import holds, tightest
 from trimtab_policy.types import Job, Node, NodeShare, Placement, Requirements, Snapshot
 
@@ -241,30 +241,36 @@ class Capacity:
             self._spend_host(job, i, share.gpus, pods=-1)
         self._count(job, gpu_type, rows, free=back, quota=sum(share.gpus for share in shares))
 
-    def give_all(self, gangs: Iterable[tuple[Job, str, Sequence[NodeShare]]]) -> None:
-        """`give` for each of these (job, GPU type, shares), in one go where no node has given out more than it has."""
-        if any(self._overdrawn.values()):
-            for gang in gangs:
-                self.give(*gang)
-            return
-        rows: list[int] = []
-        gpus: list[int] = []
-        beside: list[tuple[int, int, int]] = []
-        for job, gpu_type, shares in gangs:
-            there = [(i, share.gpus) for share in shares if (i := self.index.get(share.node)) is not None]
-            rows += [i for i, _ in there]
-            gpus += [of_pod for _, of_pod in there]
-            if (need := job.requirements).asks_host:
-                beside += [(i, need.cpu_milli(of_pod), need.memory(of_pod)) for i, of_pod in there]
-            back = sum([of_pod for _, of_pod in there])
-            self._free_of_type[gpu_type] = self._free_of_type.get(gpu_type, 0) + back
-            self._raise_quota(job, gpu_type, sum([share.gpus for share in shares]) if self._quota_left else 0)
-        np.add.at(self.free, column(rows), column(gpus))
-        np.add.at(self.pods, column(rows), 1)
-        for i, cpu, memory in beside:
-            self.cpu[i] += cpu
-            self.memory[i] += memory
-        self._forget(rows)
+    def give_all(self, gangs: GangColumns, first: int, last: int) -> None:
+        """`give` for each of these gangs, from the `first` one to that before the `last`, at once."""
+        shares = slice(int(gangs.begin[first]), int(gangs.begin[last]))
+        rows, gpus = gangs.rows[shares], self._beyond_owed(gangs.rows[shares], gangs.gpus[shares])
+        np.add.at(self.free, rows, gpus)
+        np.add.at(self.pods, rows, 1)
+        if gangs.host:
+            np.add.at(self.cpu, rows, gangs.host[0][shares])
+            np.add.at(self.memory, rows, gangs.host[1][shares])
+        back = np.bincount(gangs.line_of_share[shares], gpus, len(gangs.lines)).tolist()
+        quota = np.bincount(gangs.line[first:last], gangs.whole[first:last], len(gangs.lines)).tolist()
+        for (queue, gpu_type), free, raised in zip(gangs.lines, back, quota, strict=True):
+            self._free_of_type[gpu_type] = self._free_of_type.get(gpu_type, 0) + int(free)
+            self._raise_quota(queue, gpu_type, int(raised))
+        self._known_fitting.clear()
+        self._known_links.clear()
+        self._remembered.clear()
+
+    def _beyond_owed(self, rows: IntArray, gpus: IntArray) -> IntArray:
+        """What is left of these GPUs when nodes have got back what they owe, share after share."""
+        owing = [row for row, owed in self._overdrawn.items() if owed]
+        if not owing:
+            return gpus
+        left = gpus.copy()
+        for share in np.flatnonzero(np.isin(rows, owing)).tolist():
+            row = int(rows[share])
+            paid = min(int(left[share]), self._overdrawn[row])
+            self._overdrawn[row] -= paid
+            left[share] -= paid
+        return left
 
     def copy(self) -> Capacity:
         """The same, to be spent without spending this one."""
@@ -277,7 +283,7 @@ class Capacity:
         other._known_links = {gpu_type: dict(known) for gpu_type, known in self._known_links.items()}
         return other
 
-    def expect(self, ending: Mapping[str, int], held: Iterable[NodeShare]) -> None:
+    def expect(self, ending: Mapping[str, int], held: GangColumns) -> None:
         """Count each GPU once in the short while in which a gang's pods end one after the other.
 
         Those whose pods are just ending (`Snapshot.ending`) count as free: else whoever looks in that moment takes them
@@ -289,8 +295,7 @@ class Capacity:
         for name, gpus in ending.items():
             if name in self.index:
                 balance[self.index[name]] += gpus
-        there = [(self.index[share.node], share.gpus) for share in held if share.node in self.index]
-        np.subtract.at(most, column([row for row, _ in there]), column([gpus for _, gpus in there]))
+        np.subtract.at(most, held.rows, held.gpus)
         balance = np.minimum(balance, most)
         self._overdrawn = {row: -int(balance[row]) for row in np.flatnonzero(balance < 0).tolist()}
         self.free = np.maximum(0, balance)
@@ -442,10 +447,10 @@ class Capacity:
     def _count(self, job: Job, gpu_type: str, rows: Iterable[int], *, free: int, quota: int) -> None:
         self._forget(rows)
         self._free_of_type[gpu_type] = self._free_of_type.get(gpu_type, 0) + free
-        self._raise_quota(job, gpu_type, quota)
+        self._raise_quota(job.queue, gpu_type, quota)
 
-    def _raise_quota(self, job: Job, gpu_type: str, gpus: int) -> None:
-        for key in ((job.queue, gpu_type), (job.queue, ALL_TYPES)) if self._quota_left else ():
+    def _raise_quota(self, queue: str, gpu_type: str, gpus: int) -> None:
+        for key in ((queue, gpu_type), (queue, ALL_TYPES)) if self._quota_left else ():
             if key in self._quota_left:
                 self._quota_left[key] += gpus
 

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -18,7 +19,7 @@ from trimtab_policy.perf import constants
 from trimtab_policy.perf.memo import BoundedMemo
 from trimtab_policy.placement.candidates import Candidate, candidates, could_ever_fit, has_room, nodes_for
 from trimtab_policy.placement.capacity import Capacity
-from trimtab_policy.placement.runtime import may_be_stopped
+from trimtab_policy.placement.running_columns import running_columns
 from trimtab_policy.placement.wording import Hint, TimedText, waits
 from trimtab_policy.specs import OTHER, GpuSpec
 from trimtab_policy.types import Bounds, Job, Pending, PendingReason, Remedy, Requirements, Snapshot
@@ -157,15 +158,11 @@ def _at_the_cost_of_others(case: WaitingCase, able: list[Candidate]) -> Iterator
 
 def _held(snapshot: Snapshot, gpu_type: str) -> list[tuple[int, int]]:
     """Priority -> GPUs of the type that jobs of at most this priority hold which may be stopped; by priority."""
-    of_level: dict[int, int] = {}
-    for job in snapshot.jobs:
-        if job.placement and job.placement.gpu_type == gpu_type and may_be_stopped(snapshot, job):
-            of_level[job.priority] = of_level.get(job.priority, 0) + job.placement.gpus
-    levels, total = [], 0
-    for priority, gpus in sorted(of_level.items()):
-        total += gpus
-        levels.append((priority, total))
-    return levels
+    running = running_columns(snapshot)
+    able = running.of_types((gpu_type,)) & running.may_be_stopped(snapshot)
+    levels, of_level = np.unique(running.priority[able], return_inverse=True)
+    gpus = np.bincount(of_level, running.gpus[able], len(levels)).cumsum()
+    return list(zip(levels.tolist(), gpus.astype(np.int64).tolist(), strict=True))
 
 
 def more_quota(case: WaitingCase, smallest: Candidate, left: int) -> Iterator[str | Hint]:

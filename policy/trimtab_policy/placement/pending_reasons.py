@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 from msgspec.structs import replace
 
 from trimtab_policy import catalog
@@ -26,7 +27,9 @@ from trimtab_policy.placement.hints import (
     would_work_if,
 )
 from trimtab_policy.placement.host_limits import host_shortage
+from trimtab_policy.placement.node_columns import columns
 from trimtab_policy.placement.releases import told_releases
+from trimtab_policy.placement.running_columns import running_columns
 from trimtab_policy.placement.wording import Hint, TimedText, worded
 from trimtab_policy.types import Job, Pending, PendingReason, Remedy, Snapshot
 
@@ -220,7 +223,7 @@ def _expected(case: WaitingCase, able: list[Candidate], free: dict[str, int]) ->
     for candidate in able:
         name, gpus = candidate.gpu.name, candidate.option.gpus
         least[name] = min(gpus, least.get(name, gpus))
-    releases = told_releases(case.snapshot, case.capacity)
+    releases = told_releases(case.snapshot)
     found = [(releases.enough(name, gpus, free[name], now), name) for name, gpus in least.items()]
     moments = [(enough[0], name) for enough, name in found if enough and enough[0] > now]
     return (f"; enough {min(moments)[1]} are expected ", min(moments)[0]) if moments else ()
@@ -247,13 +250,18 @@ def _holders(case: WaitingCase, able: list[Candidate]) -> Iterator[str | TimedTe
 
 def _told(case: WaitingCase, wanted: tuple[str, ...]) -> list[str | TimedText]:
     now = case.snapshot.time
-    holding = [(job, job.placement) for job in case.snapshot.jobs if job.placement and job.placement.gpu_type in wanted]
+    running = running_columns(case.snapshot)
+    ends = np.where(running.told & (running.finish != 0), running.finish, np.inf)
+    rows = np.flatnonzero(running.of_types(wanted))
+    if len(rows) > MAX_HINTS:
+        rows = rows[ends[rows] <= np.partition(ends[rows], MAX_HINTS - 1)[MAX_HINTS - 1]]
+    holding = [(job, job.placement) for row in rows.tolist() if (job := running.jobs[row]).placement]
     holding.sort(key=lambda held: (held[0].expected_finish or float("inf"), held[0].namespace, held[0].name))
     told = list[str | TimedText]()
     for job, placement in holding[:MAX_HINTS]:
         until = (" until ", job.expected_finish) if job.expected_finish else ()
         told.append(worded(now, f"{job.namespace}/{job.name} holds {placement.gpus}×{placement.gpu_type}", *until))
-    for node in case.snapshot.nodes:
-        if node.foreign_gpus and node.gpu_type in wanted:
+    for node in columns(case.snapshot.nodes).foreign:
+        if node.gpu_type in wanted:
             told.append(f"node {node.name}: {node.foreign_gpus} GPUs are busy with processes that no pod asked for")
     return told

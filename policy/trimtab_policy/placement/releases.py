@@ -12,19 +12,22 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import cached_property
-from itertools import accumulate
 from operator import attrgetter
 from threading import Lock
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.last_asked import LastAsked
-from trimtab_policy.placement.runtime import due, within_reach
+from trimtab_policy.placement.node_columns import GangColumns, IntArray, columns
+from trimtab_policy.placement.running_columns import FloatArray, RunningColumns, running_columns, within_reach
+from trimtab_policy.placement.runtime import due
+from trimtab_policy.placement.runtime import within_reach as reachable
 from trimtab_policy.types import Job, NodeShare, Placement, Snapshot
 
 
@@ -57,65 +60,113 @@ def expected_end(snapshot: Snapshot, job: Job, held: Placement) -> float:
     if math.isinf(job.movable_from):
         return math.inf
     left = max(0, job.training.steps - job.steps_done) * held.prediction.step_seconds
-    return within_reach(snapshot.time + (job.resuming + left) / snapshot.speedup, snapshot.time)
-
-
-def as_expected(snapshot: Snapshot) -> Iterator[Release]:
-    """What running gangs give back, each at its `expected_end`, in no order."""
-    for job in snapshot.jobs:
-        if (held := job.placement) and (end := expected_end(snapshot, job, held)) < math.inf:
-            yield Release(end, job, held.gpu_type, held.shares, held.prediction.uncertainty)
-
-
-def as_told(snapshot: Snapshot) -> Iterator[Release]:
-    """What running gangs give back, each when it is said to end, even if that has passed, in no order.
-
-    For EASY backfilling, which believes estimates, and for messages: the expected end of an overdue gang is later in
-    every decision, and a message with it would never be the same twice.
-    """
-    for job in snapshot.jobs:
-        if (held := job.placement) and job.expected_finish is not None:
-            yield Release(within_reach(job.expected_finish, snapshot.time), job, held.gpu_type, held.shares)
+    return reachable(snapshot.time + (job.resuming + left) / snapshot.speedup, snapshot.time)
 
 
 class Releases:
-    """Ends of gangs in order of time. Nothing in it changes."""
+    """Ends of gangs in order of time, and how many GPUs of which type they give back. Nothing in it changes."""
 
-    def __init__(self, releases: Iterable[Release]) -> None:
-        ends: dict[str, list[tuple[float, int]]] = {}
-        for release in releases:
-            ends.setdefault(release.gpu_type, []).append((release.time, release.gpus))
-        self._ends = {gpu_type: _in_order(of_type) for gpu_type, of_type in ends.items()}
+    def __init__(self, kinds: Mapping[str, int], kind: IntArray, times: FloatArray, gpus: IntArray) -> None:
+        """`kinds` are the numbers of GPU types; the others are (gangs,) each, in no order."""
+        self._kinds, self._kind, self._times, self._gpus = kinds, kind, times, gpus
+        self._known: dict[str, tuple[FloatArray, IntArray]] = {}
+
+    @classmethod
+    def of(cls, releases: Iterable[Release]) -> Releases:
+        """These ends."""
+        return NO_RELEASES.plus(releases)
+
+    def plus(self, releases: Iterable[Release]) -> Releases:
+        """These ends, and more of them."""
+        more, kinds = list(releases), dict(self._kinds)
+        kind = [kinds.setdefault(release.gpu_type, len(kinds)) for release in more]
+        return Releases(
+            kinds,
+            np.concatenate((self._kind, np.array(kind, dtype=np.int64))),
+            np.concatenate((self._times, np.array([release.time for release in more], dtype=float))),
+            np.concatenate((self._gpus, np.array([release.gpus for release in more], dtype=np.int64))),
+        )
 
     def enough(self, gpu_type: str, gpus: int, free: int, now: float) -> tuple[float, int] | None:
         """From when on there are so many GPUs of a type, wherever they are, and how many more there are then; None if
         that is not in sight. `free` are those that are free `now`; what should have ended by now counts with them."""
-        times, returned = self._ends.get(gpu_type, ((), (0,)))
-        needed = bisect_left(returned, gpus - free)
+        times, returned = self._of(gpu_type)
+        needed = int(np.searchsorted(returned, gpus - free))
         if needed == len(returned):
             return None
-        moment = max(now, times[needed - 1]) if needed else now
-        return moment, free + returned[bisect_right(times, moment)] - gpus
+        moment = max(now, float(times[needed - 1])) if needed else now
+        return moment, free + int(returned[np.searchsorted(times, moment, side="right")]) - gpus
+
+    def _of(self, gpu_type: str) -> tuple[FloatArray, IntArray]:
+        """When gangs of a type end, and how many GPUs have been given back after so many of them."""
+        if gpu_type not in self._known:
+            rows = np.flatnonzero(self._kind == self._kinds.get(gpu_type, -1))
+            times, gpus = self._times[rows], self._gpus[rows]
+            order = np.lexsort((gpus, times))
+            self._known[gpu_type] = times[order], np.concatenate(([0], np.cumsum(gpus[order])))
+        return self._known[gpu_type]
 
 
-def _in_order(ends: list[tuple[float, int]]) -> tuple[Sequence[float], Sequence[int]]:
-    """When gangs of a type end, and how many GPUs have been given back after so many of them."""
-    ends.sort()
-    return [time for time, _ in ends], list(accumulate((gpus for _, gpus in ends), initial=0))
+NO_RELEASES = Releases({}, np.empty(0, dtype=np.int64), np.empty(0), np.empty(0, dtype=np.int64))
 
 
-def told_releases(snapshot: Snapshot, capacity: Capacity) -> Releases:
-    """`as_told`, in order, computed once for all capacities of the snapshot."""
-    return capacity.remember("told releases", lambda: Releases(as_told(snapshot)), lasting=True)
+class Ends(Struct, frozen=True):
+    """Gangs whose ends are in sight. Nothing of it is to be changed."""
+
+    jobs: Sequence[Job]
+    times: FloatArray
+    """(gangs,) POSIX times, finite."""
+    uncertainty: FloatArray
+    """(gangs,) factors of the 80 % intervals of the times that are left to them."""
+    rank: IntArray
+    """(gangs,) who comes first of those that end at the same time."""
+    unproven: FloatArray
+    """(gangs,) when those began that are not known to have done anything; NaN for all others."""
+    held: GangColumns
+    """What they hold."""
+
+    @classmethod
+    def of(cls, releases: Iterable[Release], index: Mapping[str, int]) -> Ends:
+        """These ends, of gangs on nodes whose places are told by name."""
+        known = sorted(releases, key=attrgetter("job.uid"))
+        return cls(
+            jobs=[release.job for release in known],
+            times=np.array([release.time for release in known], dtype=float),
+            uncertainty=np.array([release.uncertainty for release in known], dtype=float),
+            rank=np.arange(len(known)),
+            unproven=np.full(len(known), math.nan),
+            held=GangColumns.of(((each.job, each.gpu_type, each.shares) for each in known), index),
+        )
+
+    def only(self, rows: IntArray) -> Ends:
+        """Those of the gangs at these places, in this order."""
+        return Ends(
+            [self.jobs[row] for row in rows.tolist()],
+            self.times[rows],
+            self.uncertainty[rows],
+            self.rank[rows],
+            self.unproven[rows],
+            self.held.in_order(rows),
+        )
+
+    def without(self, uids: Iterable[str]) -> Ends:
+        """Those of all other gangs than these."""
+        left_out = {*uids}
+        rows = [row for row, job in enumerate(self.jobs) if job.uid not in left_out]
+        return self.only(np.array(rows, dtype=np.int64)) if len(rows) < len(self.jobs) else self
+
+    def early(self, now: float) -> Ends:
+        """Those at the low ends of the intervals."""
+        return replace(self, times=now + (self.times - now) / self.uncertainty)
 
 
 class FreeTimeline:
     """What is free at which time, node by node, as gangs give back what they hold, and as others take what they were
     promised."""
 
-    def __init__(self, now: float, free: Capacity, releases: Iterable[Release]) -> None:
+    def __init__(self, now: float, free: Capacity, ends: Ends) -> None:
         """`free`: what is free at `now`; it is not to change from then on."""
-        self._now, self._course = now, _Course(free, releases)
+        self._now, self._course = now, _Course(free, ends)
         self._promises: list[_Promise] = []
         """In order."""
         self._known: dict[tuple[int, int], Capacity] = {}
@@ -176,10 +227,11 @@ MOST_KNOWN = 32
 class _Course:
     """What comes free as gangs give back what they hold, whatever is promised of it; from any thread."""
 
-    def __init__(self, free: Capacity, releases: Iterable[Release]) -> None:
-        self._releases = sorted(releases, key=_order)
-        self.times = [release.time for release in self._releases]
+    def __init__(self, free: Capacity, ends: Ends) -> None:
+        order = np.lexsort((ends.rank, ends.times))
+        self.times: list[float] = ends.times[order].tolist()
         """Of all ends, in order."""
+        self._held = ends.held.in_order(order)
         self._lock = Lock()
         self._known = {0: free}
         """What is free after so many ends, as far as it was asked for."""
@@ -201,7 +253,7 @@ class _Course:
                     self._known = {0: self._known[0]}
                 before = max(known for known in self._known if known < past)
                 free = self._known[before].copy()
-                free.give_all((ends.job, ends.gpu_type, ends.shares) for ends in self._releases[before:past])
+                free.give_all(self._held, before, past)
                 self._known[past] = free
             return self._known[past]
 
@@ -231,8 +283,30 @@ class _Expected:
         self._lock = Lock()
 
     @cached_property
-    def releases(self) -> tuple[Release, ...]:  # without the lock: whoever holds it asks for these, too
-        return tuple(as_expected(self._snapshot))
+    def running(self) -> RunningColumns:  # this and the next two without the lock: whoever holds it asks for these, too
+        return running_columns(self._snapshot)
+
+    @cached_property
+    def told(self) -> Releases:
+        """Each when it is said to end, even if that has passed.
+
+        For EASY backfilling, which believes estimates, and for messages: the expected end of an overdue gang is later
+        in every decision, and a message with it would never be the same twice.
+        """
+        running = self.running
+        rows = np.flatnonzero(running.told)
+        times = within_reach(running.finish[rows], self._snapshot.time)
+        return Releases(running.kinds, running.kind[rows], times, running.gpus[rows])
+
+    @cached_property
+    def ends(self) -> Ends:
+        """Each at its `expected_end`."""
+        running, index = self.running, columns(self._snapshot.nodes).index
+        times = running.expected_end(self._snapshot)
+        uncertainty, unproven = running.uncertainty, running.unproven
+        every = Ends(running.jobs, times, uncertainty, running.rank, unproven, running.held(index))
+        rows = np.flatnonzero(times < math.inf)
+        return every.only(rows) if len(rows) < len(times) else every
 
     def timeline(self, *, early: bool) -> FreeTimeline:
         with self._lock:
@@ -241,18 +315,17 @@ class _Expected:
     @cached_property
     def _free(self) -> Capacity:
         free = Capacity(self._snapshot)
-        free.expect(self._snapshot.ending, (share for each in self.releases for share in each.shares))
+        free.expect(self._snapshot.ending, self.ends.held)
         return free
 
     @cached_property
     def _usual(self) -> FreeTimeline:
-        return FreeTimeline(self._snapshot.time, self._free, self.releases)
+        return FreeTimeline(self._snapshot.time, self._free, self.ends)
 
     @cached_property
     def _early(self) -> FreeTimeline:
         now = self._snapshot.time
-        low = (replace(each, time=now + (each.time - now) / each.uncertainty) for each in self.releases)
-        return FreeTimeline(now, self._free, low)
+        return FreeTimeline(now, self._free, self.ends.early(now))
 
 
 _expected: LastAsked[Snapshot, _Expected] = LastAsked(_Expected, 2)
@@ -264,6 +337,12 @@ def expected_timeline(snapshot: Snapshot, *, early: bool = False) -> FreeTimelin
     return _expected.of(snapshot).timeline(early=early)
 
 
-def expected_releases(snapshot: Snapshot) -> tuple[Release, ...]:
-    """`as_expected`, worked out once for all who ask."""
-    return _expected.of(snapshot).releases
+def told_releases(snapshot: Snapshot) -> Releases:
+    """What running gangs give back, each when it is said to end, worked out once for all who ask."""
+    return _expected.of(snapshot).told
+
+
+def expected_ends(snapshot: Snapshot) -> Ends:
+    """What running gangs give back, each at its `expected_end`, worked out once for all who ask; in the order of the
+    snapshot."""
+    return _expected.of(snapshot).ends

@@ -1,4 +1,4 @@
-"""How long a running job keeps its GPUs: when its end is due, and from when on others may have them."""
+"""How long a running job keeps its GPUs: when its end is due, and what is left of it where nothing else is known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from trimtab_policy import catalog
 from trimtab_policy.specs import ParallelPlan, Prediction, TrainingSpec
-from trimtab_policy.types import Bounds, Grant, Job, NodeShare, Placement, Requirements, Snapshot
+from trimtab_policy.types import Bounds, Grant, Job, NodeShare, Placement, Requirements
 
 OVERDUE = 0.05
 """A gang that should have ended takes so much longer, as part of the time it has run."""
@@ -67,26 +67,3 @@ def quiet(job: Job) -> Job:
         raise ValueError(f"{job.namespace}/{job.name} holds no GPUs")
     bare = holder(job.uid, job.namespace, job.name, queue=job.queue, gpu_type=held.gpu_type, shares=held.shares)
     return replace(bare, priority=job.priority, created=job.created, started=job.started, grants=job.grants)
-
-
-def may_be_touched(snapshot: Snapshot, job: Job) -> bool:
-    """Whether a running job may be stopped, moved or resized at all, whoever gains by it.
-
-    Not one that ends by itself sooner than it would have restarted.
-    """
-    if job.started is None or job.resuming > 0 or job.movable_from > snapshot.time:
-        return False
-    return _worth_it(snapshot, job)
-
-
-def may_be_stopped(snapshot: Snapshot, job: Job) -> bool:
-    """Whether a job may be stopped for those who are entitled to its GPUs: also one that should run and does not."""
-    overdue = job.stoppable_from is not None and job.stoppable_from <= snapshot.time
-    return may_be_touched(snapshot, job) or (overdue and _worth_it(snapshot, job))
-
-
-def _worth_it(snapshot: Snapshot, job: Job) -> bool:
-    if job.placement is None or job.placement.gpu_type not in snapshot.gpu_types:
-        return False
-    end = due(job, snapshot.time)
-    return end is None or end > snapshot.time + job.restart_seconds / snapshot.speedup

@@ -14,8 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 from trimtab_policy.placement.capacity import Capacity
-from trimtab_policy.placement.releases import Release, expected_releases
+from trimtab_policy.placement.releases import Ends, expected_ends
+from trimtab_policy.placement.running_columns import FloatArray
 from trimtab_policy.scheduling.forecast import MOST_JOBS, Line, Start
 from trimtab_policy.scheduling.reservations import jobs_in_line
 from trimtab_policy.scheduling.vacancies import GangShape, shapes_of
@@ -70,11 +73,11 @@ def forecasts(
 ) -> dict[str, tuple[Start, Start, Start]]:
     """UID -> its start if all jobs end early, as expected, and late; in the order of the line."""
     line = _line(snapshot, {each.job: each for each in pending}, reserve=reserve, order=order)
-    running = [(line.ending(release), _spread(release, snapshot.time)) for release in expected_releases(snapshot)]
+    running = expected_ends(snapshot)
     typical = _typical(line)
     early, expected, late = (
-        line.forecast([(ends[side], ending) for ending, ends in running], typical ** (side - 1) / snapshot.speedup)
-        for side in range(3)
+        line.forecast(times, running.held, typical ** (side - 1) / snapshot.speedup)
+        for side, times in enumerate(_spread(running, snapshot.time))
     )
     return {uid: (early.get(uid, start), start, late.get(uid, start)) for uid, start in expected.items()}
 
@@ -126,11 +129,10 @@ def _typical(line: Line) -> float:
     return math.exp(sum(known) / len(known)) if known else UNCERTAINTY
 
 
-def _spread(release: Release, now: float) -> tuple[float, float, float]:
-    """When a running job returns its GPUs: early, as expected, and late. All of its run is uncertain where nothing is
-    known of its progress."""
-    factor = release.uncertainty if release.uncertainty > 1 else UNCERTAINTY
-    job = release.job
-    since = now if job.steps_done or job.started is None else job.started
-    whole = release.time - since
-    return max(now, since + whole / factor), release.time, since + whole * factor
+def _spread(running: Ends, now: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """When running jobs return their GPUs, (jobs,) each: early, as expected, and late. All of its run is uncertain
+    where nothing is known of its progress."""
+    factor = np.where(running.uncertainty > 1, running.uncertainty, UNCERTAINTY)
+    since = np.where(np.isnan(running.unproven), now, running.unproven)
+    whole = running.times - since
+    return np.maximum(now, since + whole / factor), running.times, since + whole * factor

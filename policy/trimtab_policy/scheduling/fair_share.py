@@ -33,6 +33,7 @@ from trimtab_policy.placement import grants
 from trimtab_policy.placement.candidates import allowed_types, weight
 from trimtab_policy.placement.capacity import ALL_TYPES
 from trimtab_policy.placement.node_columns import columns
+from trimtab_policy.placement.running_columns import RunningColumns, running_columns
 from trimtab_policy.specs import GpuSpec
 from trimtab_policy.types import Grant, Job, Placement, Snapshot, Speed
 
@@ -196,11 +197,8 @@ def _charge(left: dict[str, int], kind: str, gpus: int) -> None:
 # --- what GPUs are worth ---------------------------------------------------------------------------------------------
 def shares(snapshot: Snapshot) -> dict[str, float]:
     """Queue -> what its running jobs hold, over the cluster and over its weight."""
-    running = [(job, job.placement) for job in snapshot.jobs if job.placement]
     size = _size(snapshot)
-    held: dict[str, float] = {}
-    for (job, _), gpus in zip(running, _effective(snapshot, running), strict=True):
-        held[line_of(job)] = held.get(line_of(job), 0.0) + gpus
+    held = _recent.held(tuple(snapshot.gpu_types.values()), running_columns(snapshot))
     return {name: gpus / size / snapshot.weights.get(name, 1.0) for name, gpus in held.items()}
 
 
@@ -217,13 +215,6 @@ def _peaks(snapshot: Snapshot) -> dict[str, float]:
     return {name: weight(gpu) / most for name, gpu in snapshot.gpu_types.items()}
 
 
-def _effective(snapshot: Snapshot, running: Sequence[tuple[Job, Placement]]) -> list[float]:
-    """What each of these gangs holds, as GPUs of the fastest type."""
-    types = tuple(snapshot.gpu_types.values())
-    rates = _recent.rates(types, running)
-    return [held.gpus * rate for rate, (_, held) in zip(rates, running, strict=True)]
-
-
 class _Recent:
     """What a GPU is worth to the gangs of the last snapshots, told apart by the objects that tell it: these are the
     same from round to round, and to look into them is most of what it costs to ask."""
@@ -232,11 +223,24 @@ class _Recent:
         self._for: tuple[object, ...] = ()
         self._rates: dict[tuple[int, ...], tuple[tuple[object, ...], float]] = {}
         """Identities -> the objects, which keeps these identities theirs, and the rate."""
+        self._held: tuple[RunningColumns | None, tuple[object, ...], dict[str, float]] = None, (), {}
 
-    def rates(self, types: tuple[GpuSpec, ...], running: Sequence[tuple[Job, Placement]]) -> list[float]:
+    def held(self, types: tuple[GpuSpec, ...], running: RunningColumns) -> dict[str, float]:
+        """Queue -> what its running jobs hold, as GPUs of the fastest type."""
+        asked_for = types, constants.active() if running.modelled else None  # to read them takes a while
+        about, by, found = self._held
+        if about is not running or by != asked_for:
+            gangs = [(job, job.placement) for job in running.jobs if job.placement]
+            found = {}
+            for (job, _), gpus, rate in zip(gangs, running.gpus.tolist(), self._rates_of(types, gangs), strict=True):
+                found[line_of(job)] = found.get(line_of(job), 0.0) + gpus * rate
+            self._held = running, asked_for, found
+        return found
+
+    def _rates_of(self, types: tuple[GpuSpec, ...], running: Sequence[tuple[Job, Placement]]) -> list[float]:
         """That of each gang."""
         if not any(job.speeds is None for job, _ in running):
-            return _of_all(types, running)  # without the constants of the performance model: to read them takes a while
+            return _of_all(types, running)  # without the constants of the performance model
         asked_for, known = (types, constants.active()), self._rates
         if asked_for != self._for or len(known) > REMEMBERED:
             self._for, known = asked_for, {}

@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 
 import numpy as np
 from msgspec import Struct
 
 from trimtab_policy.placement.capacity import ALL_TYPES
-from trimtab_policy.placement.releases import Release
-from trimtab_policy.scheduling.vacancies import Ending, GangShape, Vacancies, needs, smallest
+from trimtab_policy.placement.node_columns import GangColumns, IntArray
+from trimtab_policy.placement.running_columns import FloatArray
+from trimtab_policy.scheduling.vacancies import GangShape, Vacancies, needs, smallest
 from trimtab_policy.types import Job, Snapshot
 
 SLOT_SECONDS = 15.0
@@ -65,60 +66,112 @@ class Line:
         self.shapes = [found for _, found in known]
         self.rows = _SmallestGangs(self)
 
-    def ending(self, release: Release) -> Ending:
-        """What a running job returns, by the rows of its nodes. Those that take no pods are gone."""
-        index = self.nodes.index
-        here = [(index[share.node], share.gpus) for share in release.shares if share.node in index]
-        rows, parts = [row for row, _ in here], [gpus for _, gpus in here]
-        return Ending(release.gpu_type, release.job.queue, rows, parts, release.gpus)
-
-    def forecast(self, endings: Iterable[tuple[float, Ending]], slower: float = 1.0) -> dict[str, Start]:
+    def forecast(self, times: FloatArray, held: GangColumns, slower: float = 1.0) -> dict[str, Start]:
         """UID -> its start, for those whose start is in sight.
 
-        `endings` tell when running gangs end. Jobs of the line run `slower` times as long as predicted.
+        `times` tell when running gangs end, which hold what `held` says, (gangs,) each. Jobs of the line run `slower`
+        times as long as predicted.
         """
-        return _Forecast(self, slower).run(endings)
+        return _Forecast(self, slower, times, held).run()
+
+
+class _Running:
+    """What comes free as running gangs end, slot after slot; (slots,) each, of those in which any gang ends."""
+
+    def __init__(self, slots: IntArray, times: FloatArray, held: GangColumns, types: Mapping[str, int]) -> None:
+        order = np.argsort(slots, kind="stable")
+        self._held = held.in_order(order)
+        found, first = np.unique(slots[order], return_index=True)
+        self.slots: list[int] = found.tolist()
+        self.moments: list[float] = (np.maximum.reduceat(times[order], first) if len(first) else times).tolist()
+        """When the last gang of each ends."""
+        bounds = np.append(first, len(slots))
+        self._shares: list[int] = self._held.begin[bounds].tolist()
+        lines = len(self._held.lines)
+        at = np.repeat(np.arange(len(first)), np.diff(bounds)) * lines + self._held.line
+        self._gpus = np.bincount(at, self._held.whole, len(first) * lines).reshape(len(first), lines).astype(np.int64)
+        self._kinds = [types.get(gpu_type) for _, gpu_type in self._held.lines]
+
+    def nodes(self, number: int) -> tuple[IntArray, IntArray, set[int]]:
+        """What gangs of a slot give back: places of nodes, GPUs on each, and the numbers of their types."""
+        shares = slice(self._shares[number], self._shares[number + 1])
+        lines = np.flatnonzero(self._gpus[number]).tolist()
+        kinds = {kind for line in lines if (kind := self._kinds[line]) is not None}
+        return self._held.rows[shares], self._held.gpus[shares], kinds
+
+    def gpus(self, number: int) -> Iterator[tuple[str, str, int]]:
+        """Queue, GPU type, and how many of them gangs of a slot give back."""
+        of_line = self._gpus[number].tolist()
+        return ((*line, gpus) for line, gpus in zip(self._held.lines, of_line, strict=True) if gpus)
+
+
+class _Started(Struct, frozen=True):
+    """A gang that has started in the forecast."""
+
+    end: float
+    gpu_type: str
+    queue: str
+    rows: IntArray
+    """Places of its nodes ..."""
+    parts: IntArray
+    """... and its GPUs on each."""
+    gpus: int
 
 
 class _Forecast:
     """One forecast in the making."""
 
-    def __init__(self, line: Line, slower: float) -> None:
+    def __init__(self, line: Line, slower: float, times: FloatArray, held: GangColumns) -> None:
         self._line, self._slower = line, slower
         self._now = line.snapshot.time
         self._nodes = line.nodes.copy()
         self._rows = line.rows.copy()
         self._left = dict(enumerate(line.jobs))
         """Place in the line -> who has not started, in order."""
-        self._due: defaultdict[int, list[tuple[float, Ending]]] = defaultdict(list)
-        """Slot -> gangs that end in it, and when."""
+        self._running = _Running(self._slots(times), times, held, line.nodes.types)
+        self._ended = 0
+        """Slots of running gangs that are over."""
+        self._due: defaultdict[int, list[_Started]] = defaultdict(list)
+        """Slot -> gangs that have started, and end in it."""
         self._guard: _Guard | None = None
         self._starts: dict[str, Start] = {}
 
-    def run(self, endings: Iterable[tuple[float, Ending]]) -> dict[str, Start]:
+    def run(self) -> dict[str, Start]:
         """Slot after slot, until all have started or nothing ends any more."""
-        known = list(endings)
-        for slot, due in zip(self._slots([time for time, _ in known]), known, strict=True):
-            self._due[slot].append(due)
-        while self._due and self._left:
-            slot = min(self._due)
-            ended = self._due.pop(slot)
-            self._nodes.give([ending for _, ending in ended])
-            for _, ending in ended:
-                self._rows.charge(ending.queue, ending.gpu_type, -ending.gpus)
-            self._serve(max(time for time, _ in ended), slot)
+        while self._left and (slot := self._next()) is not None:
+            self._serve(self._end_all(slot), slot)
         return self._starts
+
+    def _next(self) -> int | None:
+        """The next slot in which gangs end."""
+        return min([*self._running.slots[self._ended : self._ended + 1], *self._due], default=None)
+
+    def _end_all(self, slot: int) -> float:
+        """Let go of what all gangs hold that end in this slot; when the last of them does."""
+        ended, running, number = self._due.pop(slot, []), self._running, self._ended
+        moments, types = [each.end for each in ended], self._nodes.types
+        returned = [(each.rows, each.parts, {types[each.gpu_type]}) for each in ended]
+        for each in ended:
+            self._rows.charge(each.queue, each.gpu_type, -each.gpus)
+        if number < len(running.slots) and running.slots[number] == slot:
+            self._ended += 1
+            moments.append(running.moments[number])
+            returned.append(running.nodes(number))
+            for queue, gpu_type, gpus in running.gpus(number):
+                self._rows.charge(queue, gpu_type, -gpus)
+        rows, parts, kinds = zip(*returned, strict=True)
+        self._nodes.give(np.concatenate(rows), np.concatenate(parts), set().union(*kinds))
+        return max(moments)
 
     def _slot(self, time: float) -> int:
         """1 and up: nobody starts at once."""
         steps = max(0.0, time - self._now) / SLOT_SECONDS * (GROWTH - 1)
         return 1 + int(math.log1p(steps) / math.log(GROWTH))
 
-    def _slots(self, times: Sequence[float]) -> list[int]:
+    def _slots(self, times: FloatArray) -> IntArray:
         """`_slot` of thousands at once."""
-        steps = np.maximum(0.0, np.array(times, dtype=float) - self._now) / SLOT_SECONDS * (GROWTH - 1)
-        found: list[int] = (1 + (np.log1p(steps) / math.log(GROWTH)).astype(np.int64)).tolist()
-        return found
+        steps = np.maximum(0.0, times - self._now) / SLOT_SECONDS * (GROWTH - 1)
+        return 1 + (np.log1p(steps) / math.log(GROWTH)).astype(np.int64)
 
     def _serve(self, now: float, slot: int) -> None:
         """Start whoever fits, in the order of the line."""
@@ -159,8 +212,8 @@ class _Forecast:
         self._rows.drop(position)
         del self._left[position]
         self._starts[job.uid] = Start(now, shape, self._nodes.named(rows))
-        ending = Ending(shape.gpu_type, job.queue, rows.tolist(), parts.tolist(), shape.gpus)
-        self._due[max(slot + 1, self._slot(end))].append((end, ending))
+        started = _Started(end, shape.gpu_type, job.queue, rows, parts, shape.gpus)
+        self._due[max(slot + 1, self._slot(end))].append(started)
 
     def _reservation(self, now: float) -> _Guard | None:
         """What the first in line is promised: kept until it has started, or should have."""
@@ -177,15 +230,26 @@ class _Forecast:
             smallest[shape.gpu_type] = min(shape.gpus, smallest.get(shape.gpu_type, shape.gpus))
         pool = self._nodes.pool_of(self._line.jobs[first])
         free = {gpu_type: self._nodes.free_gpus(pool, gpu_type) for gpu_type in smallest}
-        for _, due in sorted(self._due.items()):
-            time = max(moment for moment, _ in due)
-            for _, ending in due:
-                if ending.gpu_type in free:
-                    free[ending.gpu_type] += ending.gpus
+        for time, returned in self._coming():
+            for gpu_type, gpus in returned:
+                if gpu_type in free:
+                    free[gpu_type] += gpus
             for gpu_type, gpus in smallest.items():
                 if free[gpu_type] >= gpus and time > now:
                     return _Guard(first, gpu_type, time, free[gpu_type] - gpus)
         return _Guard(first, "", math.inf, 0)
+
+    def _coming(self) -> Iterator[tuple[float, list[tuple[str, int]]]]:
+        """Slot after slot, when the last gang of it ends, and what all of them give back: GPU types, and how many."""
+        running, own = range(self._ended, len(self._running.slots)), sorted(self._due)
+        ending = {self._running.slots[number]: number for number in running}
+        for slot in sorted({*ending, *own}):
+            started = self._due.get(slot, [])
+            moments, returned = [each.end for each in started], [(each.gpu_type, each.gpus) for each in started]
+            if (number := ending.get(slot)) is not None:
+                moments.append(self._running.moments[number])
+                returned += [(gpu_type, gpus) for _, gpu_type, gpus in self._running.gpus(number)]
+            yield max(moments), returned
 
 
 def seconds(job: Job, shape: GangShape, slower: float = 1.0) -> float:

@@ -10,7 +10,8 @@
     hints         what would help those that wait, of what is kept for nobody before them
     etas          when those that wait are expected to start
 
-A stage after the policies that fails, or is late, is left out: what was decided before it stands.
+A stage after the policies that fails, or is late, is left out: what was decided before it stands. The last two change
+nothing of it (`Pipeline.explain`): the live controller has them done when placements are on their way.
 """
 
 from __future__ import annotations
@@ -123,9 +124,16 @@ class Pipeline:
         self._stops: list[Stop] = []
         self._moves: dict[str, str] = {}
         self._asked: set[str] = set()
+        self.outcome: Outcome
+        """Of `decide`."""
 
     def run(self) -> Outcome:
         """All stages."""
+        self.decide()
+        return self.explain()
+
+    def decide(self) -> Outcome:
+        """All stages that change who gets what. Why others wait is told, but not what would help, and until when."""
         line = self._base.waiting()
         for name, jobs in _by_policy(line, self._choice.policy).items():
             self._ask(name, jobs, self._accounts.view())
@@ -136,29 +144,35 @@ class Pipeline:
             self._preempt(self._rules.preemption)
         if self._rules.resize:
             self._resize(self._rules.resize)
+        self.outcome = self._outcome(self._in_order())
+        return self.outcome
+
+    def explain(self) -> Outcome:
+        """After `decide`: the same decision, with hints and start times for those that wait. On a large cluster that is
+        much of the work, and nobody's GPUs wait for it."""
         if self._reserved and self._rules.times and self._waiting():
             self._advise()
-        return self._outcome()
+        return self._outcome(self._timed_pendings())
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self, pending: Iterable[Pending]) -> Outcome:
         waits = self._accounts.waits_of(self._accounts.placed.values())
         failed = [Isolated(uid, INTAKE, type(error).__name__) for uid, error in self._taken.failed.items()]
         left_out = (*self._taken.left_out.values(), *(each.pending() for each in failed))
         return Outcome(
             policies=self._policies | {pending.job: INTAKE for pending in left_out},
             placements=tuple(p for p in self._accounts.placed.values() if self._accounts.jobs[p.job].placement is None),
-            pending=(*self._timed_pendings(), *left_out),
+            pending=(*pending, *left_out),
             refused=tuple(self._refused),
             fallbacks=tuple(self._fallbacks),
-            seconds=self._seconds,
+            seconds=dict(self._seconds),
             stops=tuple(self._named(stop) for stop in self._stops),
             moves=tuple(self._move(uid, by) for uid, by in self._moves.items()),
             waits=waits,
             grants=self._accounts.grants(),
             reserved=self._reserved,
-            stages=self._stages,
+            stages=dict(self._stages),  # `explain` adds to it
             isolated=tuple(failed),
-            doubts=self._doubts,
+            doubts=dict(self._doubts),
         )
 
     # --- policies -------------------------------------------------------------------------------------------------

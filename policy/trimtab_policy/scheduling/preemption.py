@@ -26,7 +26,7 @@ from msgspec import Struct
 from trimtab_policy.placement.candidates import Candidate, has_room, nodes_for, placement
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.queueing import seconds_left
-from trimtab_policy.placement.releases import FreeTimeline, expected_releases, expected_timeline
+from trimtab_policy.placement.releases import FreeTimeline, expected_ends, expected_timeline
 from trimtab_policy.scheduling.consolidation import (
     ConsolidationMove,
     consolidate,
@@ -293,9 +293,9 @@ class _PreemptionSearch:
         if not touched and not self._starts:
             return expected_timeline(self._snapshot)
         free = self._free.copy()
-        running = [release for release in expected_releases(self._snapshot) if release.job.uid not in touched]
-        free.expect(self._snapshot.ending, (share for release in running for share in release.shares))
-        ahead = FreeTimeline(self._snapshot.time, free, running)
+        ends = expected_ends(self._snapshot).without(touched)
+        free.expect(self._snapshot.ending, ends.held)
+        ahead = FreeTimeline(self._snapshot.time, free, ends)
         for job, wish in self._promised:
             self._promise(ahead, job, wish)
         return ahead

@@ -19,10 +19,12 @@ import math
 from collections.abc import Iterable
 from functools import cached_property
 
+import numpy as np
+
 from trimtab_policy.placement.candidates import Candidate, weight
 from trimtab_policy.placement.capacity import ALL_TYPES
 from trimtab_policy.placement.releases import expected_end
-from trimtab_policy.placement.runtime import may_be_stopped, may_be_touched
+from trimtab_policy.placement.running_columns import running_columns
 from trimtab_policy.scheduling.consolidation import mobile
 from trimtab_policy.scheduling.fair_share import borrowed, line_of, shares
 from trimtab_policy.scheduling.victims import Victim, price
@@ -37,8 +39,10 @@ class PreemptionRights:
 
     def __init__(self, snapshot: Snapshot, preempt: bool, reclaim: bool, move: bool) -> None:
         self._snapshot, self._preempt, self._reclaim, self._move = snapshot, preempt, reclaim, move
-        self._here = [job for job in snapshot.jobs if may_be_stopped(snapshot, job)]
-        self._movable = {job.uid for job in self._here if may_be_touched(snapshot, job)}
+        running = running_columns(snapshot)
+        jobs, stoppable = running.jobs, running.may_be_stopped(snapshot)
+        self._here = [jobs[row] for row in np.flatnonzero(stoppable).tolist()]
+        self._movable = {jobs[row].uid for row in np.flatnonzero(running.may_be_touched(snapshot)).tolist()}
         self._worth = {name: weight(spec) for name, spec in snapshot.gpu_types.items()}
         self._held = _held(snapshot) if snapshot.quotas else {}
         self.touched: set[str] = set()

@@ -33,7 +33,7 @@ from msgspec.structs import replace
 from trimtab_policy.placement.candidates import Candidate, candidates, could_ever_fit, has_room, nodes_for
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.queueing import seconds_left, start_up
-from trimtab_policy.placement.releases import FreeTimeline, expected_end, expected_releases, expected_timeline
+from trimtab_policy.placement.releases import FreeTimeline, expected_end, expected_ends, expected_timeline
 from trimtab_policy.placement.wording import add, waits, worded
 from trimtab_policy.scheduling.accounts import after
 from trimtab_policy.types import Decision, Job, NodeShare, Pending, PendingReason, Placement, Snapshot
@@ -291,7 +291,7 @@ class _Diary:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._expected = expected_timeline(snapshot)
-        certain = all(each.uncertainty == 1.0 for each in expected_releases(snapshot))
+        certain = bool((expected_ends(snapshot).uncertainty == 1.0).all())
         self._early = None if certain else expected_timeline(snapshot, early=True)
 
     def enter(self, job: Job, how: _Terms) -> Reservation | None:

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 from msgspec import Struct
 
 from trimtab_policy.placement.candidates import Candidate, candidates, nodes_for, on_nodes, placement
 from trimtab_policy.placement.capacity import Capacity
-from trimtab_policy.placement.runtime import may_be_touched
+from trimtab_policy.placement.running_columns import running_columns
 from trimtab_policy.scheduling.consolidation import as_is
 from trimtab_policy.scheduling.shapes import MARGINAL_RETURN, possible
 from trimtab_policy.types import Job, NodeShare, Placement, Snapshot
@@ -52,7 +53,9 @@ def resizes(snapshot: Snapshot, rules: ResizeRules) -> tuple[Placement, ...]:
 
     None of them takes what a job that waits in the snapshot could use.
     """
-    elastic = [job for job in snapshot.jobs if job.preemptible and may_be_touched(snapshot, job)]
+    running = running_columns(snapshot)
+    touchable = np.flatnonzero(running.may_be_touched(snapshot)).tolist()
+    elastic = [job for row in touchable if (job := running.jobs[row]).preemptible]
     if not elastic or rules.at_once < 1:
         return ()
     elastic.sort(key=lambda job: (-_seconds_left(job), job.uid))

@@ -6,7 +6,7 @@ look into a table, for thousands of gangs at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from copy import copy
 from functools import lru_cache
 
@@ -100,18 +100,6 @@ def smallest(shapes: tuple[GangShape, ...]) -> tuple[GangShape, ...]:
     return tuple(found.values())
 
 
-class Ending(Struct, frozen=True):
-    """What a gang returns when it ends."""
-
-    gpu_type: str
-    queue: str
-    rows: Sequence[int]
-    """Its nodes, by their place in the snapshot ..."""
-    parts: Sequence[int]
-    """... and its GPUs on each."""
-    gpus: int
-
-
 class Vacancies:
     """Free GPUs of every node; and for every pool of nodes and GPU type, how many nodes have at least so many free."""
 
@@ -186,13 +174,12 @@ class Vacancies:
         self._count(kind)
         return rows, parts
 
-    def give(self, ended: Sequence[Ending]) -> None:
-        """Let go of what these gangs hold."""
-        rows = [row for ending in ended for row in ending.rows]
-        np.add.at(self._free, rows, [gpus for ending in ended for gpus in ending.parts])
+    def give(self, rows: IntArray, parts: IntArray, kinds: Iterable[int]) -> None:
+        """Let go of so many GPUs on each of these nodes, whose GPU types have these numbers."""
+        np.add.at(self._free, rows, parts)
         np.minimum(self._free, self._width - 1, out=self._free)
-        for gpu_type in {ending.gpu_type for ending in ended} & self.types.keys():
-            self._count(self.types[gpu_type])
+        for kind in kinds:
+            self._count(kind)
 
     def _count(self, kind: int) -> None:
         for pool, members in enumerate(self._members):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.builders import A100, H100, capacity, job, node, running
 
 from trimtab_policy.placement.capacity import Capacity, GangDemand
+from trimtab_policy.placement.node_columns import GangColumns
 from trimtab_policy.types import Node, NodeShare, Quota
 
 
@@ -113,7 +114,8 @@ def test_a_quota_counts_what_the_queue_holds_and_what_is_taken() -> None:
 def test_gpus_of_pods_that_are_just_ending_count_once() -> None:
     """Node b has two GPUs too few until pods with three have ended; four of the six that a gang holds on c are back."""
     room = capacity(node("a", free=2), node("b", free=-2), node("c", free=6, foreign_gpus=1))
-    room.expect({"a": 3, "b": 3, "gone": 8}, [NodeShare("c", 6), NodeShare("gone", 8)])
+    held = [(job(), A100, [NodeShare("c", 6), NodeShare("gone", 8)])]
+    room.expect({"a": 3, "b": 3, "gone": 8}, GangColumns.of(held, room.index))
     assert dict(zip(room.names, room.free.tolist(), strict=True)) == {"a": 5, "b": 1, "c": 1}
     assert room.free_gpus(A100) == 7
     room.give(job(), A100, (NodeShare("b", 2), NodeShare("c", 6)))

@@ -16,14 +16,14 @@ from tests.policy.scheduling.crowds import crowds
 from trimtab_policy.placement import releases
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.releases import (
+    Ends,
     FreeTimeline,
     Release,
     Releases,
-    as_expected,
-    as_told,
     expected_end,
-    expected_releases,
+    expected_ends,
     expected_timeline,
+    told_releases,
 )
 from trimtab_policy.placement.runtime import OVERDUE, holder
 from trimtab_policy.types import Job, NodeShare, Placement, Snapshot
@@ -58,7 +58,21 @@ def replayed(now: Snapshot, made: Sequence[Claim], moment: float) -> dict[str, i
 
 
 def timeline(now: Snapshot, made: Sequence[Claim] = ()) -> FreeTimeline:
-    return promised(FreeTimeline(now.time, Capacity(now), as_expected(now)), now, made)
+    return promised(ahead_of(Capacity(now), as_expected(now)), now, made)
+
+
+def as_expected(now: Snapshot) -> list[Release]:
+    """Of each gang whose end is in sight."""
+    gangs = [(each, each.placement) for each in now.jobs if each.placement]
+    return [
+        Release(end, each, held.gpu_type, held.shares, held.prediction.uncertainty)
+        for each, held in gangs
+        if (end := expected_end(now, each, held)) < math.inf
+    ]
+
+
+def ahead_of(free: Capacity, ends: Sequence[Release]) -> FreeTimeline:
+    return FreeTimeline(NOW, free, Ends.of(ends, free.index))
 
 
 def promised(ahead: FreeTimeline, now: Snapshot, made: Sequence[Claim]) -> FreeTimeline:
@@ -111,7 +125,7 @@ def test_threads_that_ask_about_one_snapshot_at_once_get_the_same_and_do_not_wai
 
         def asked(turn: int, now: Snapshot = now) -> dict[str, int]:
             if turn % 2:
-                assert len(expected_releases(now)) == 8
+                assert len(expected_ends(now).jobs) == 8
             return free_gpus(expected_timeline(now, early=turn % 3 == 0).at(NOW + 1e6))
 
         with ThreadPoolExecutor(8) as pool:
@@ -149,15 +163,14 @@ def test_counted_gpus_are_enough_from_the_first_end_on_that_makes_them_so(
 
     told = [each.expected_finish for each in now.jobs if each.placement and each.expected_finish]
     able = ((end, count(end) - wanted) for end in sorted({NOW, *told}) if end >= NOW and count(end) >= wanted)
-    assert Releases(as_told(now)).enough(A100, wanted, free, NOW) == next(able, None)
+    assert told_releases(now).enough(A100, wanted, free, NOW) == next(able, None)
 
 
 def test_a_gang_is_told_to_end_in_the_past_and_expected_to_end_later() -> None:
     late = running("late", {"n1": 8}, finish=NOW - 60, started=NOW - HOUR)
     now = snapshot([node("n1", free=0)], [late])
-    assert [each.time for each in as_told(now)] == [NOW - 60]
-    assert [each.time for each in as_expected(now)] == [NOW + OVERDUE * HOUR]
-    assert Releases(as_told(now)).enough(A100, 8, 0, NOW) == (NOW, 0)
+    assert expected_ends(now).times.tolist() == [NOW + OVERDUE * HOUR]
+    assert told_releases(now).enough(A100, 8, 0, NOW) == (NOW, 0)
 
 
 def expected(held: Job, **changes: float) -> float:
@@ -182,23 +195,23 @@ def test_where_no_end_is_told_a_gang_takes_what_its_plan_takes() -> None:
 def test_who_leaves_for_others_and_who_is_unknown_gives_nothing_back(held: Job) -> None:
     now = snapshot([node("n1", free=0)], [held])
     assert expected(held) == math.inf
-    assert list(as_expected(now)) == []
-    assert list(as_told(now)) == []
+    assert not expected_ends(now).jobs
+    assert told_releases(now).enough(A100, 8, 0, NOW) is None
     assert timeline(now).first(lambda free: bool(free.free.sum())) is None
 
 
 def test_gpus_of_another_type_and_of_nodes_that_are_gone_do_not_help() -> None:
     elsewhere = Release(NOW + 60, job("a"), H100, (NodeShare("h", 8),))
     gone = Release(NOW + 60, job("b"), A100, (NodeShare("gone", 8),))
-    assert Releases([elsewhere]).enough(A100, 1, 0, NOW) is None
-    ahead = FreeTimeline(NOW, capacity(node("n1", free=0), node("h", H100, free=0)), [elsewhere, gone])
+    assert Releases.of([elsewhere]).enough(A100, 1, 0, NOW) is None
+    ahead = ahead_of(capacity(node("n1", free=0), node("h", H100, free=0)), [elsewhere, gone])
     assert free_gpus(ahead.at(NOW + 60)) == {"n1": 0, "h": 8}
 
 
 def test_the_last_change_is_the_last_end_by_then() -> None:
     held: Placement = placement("uid-a", {"n1": 8})
     ends = [Release(NOW + seconds, job(f"j{seconds}"), A100, held.shares) for seconds in (30, 90)]
-    ahead = FreeTimeline(NOW, capacity(node("n1", free=0)), ends)
+    ahead = ahead_of(capacity(node("n1", free=0)), ends)
     assert [ahead.last_change(NOW + seconds) for seconds in (0, 30, 60, 90, 1e6)] == [
         None, NOW + 30, NOW + 30, NOW + 90, NOW + 90,
     ]  # fmt: skip

@@ -60,9 +60,10 @@ class Attention:
         self._nodes: Mapping[str, NodeFacts] = {}
         self._queues: Mapping[str, QueueFacts] = {}
 
-    def rests(self, uid: str) -> bool:
-        """Whether the gang needs no look."""
-        return uid in self._settled
+    def restless(self, uids: Iterable[str]) -> list[str]:
+        """Of these gangs, in their order, those that need a look."""
+        settled = self._settled
+        return [uid for uid in uids if uid not in settled]
 
     def settle(self, uid: str, nodes: Iterable[str], due: float) -> None:
         """Leave a gang on these nodes alone, until the POSIX time `due` at the latest."""

@@ -22,7 +22,7 @@ from trimtab.apply.stops import StopOrder
 from trimtab.controller.jobs.gangs import Gangs
 from trimtab.controller.views import PlannedPlacement, Views
 from trimtab.observe.jobs import JobFacts
-from trimtab.observe.kept import Kept
+from trimtab.observe.kept import Each
 from trimtab.observe.node_usage import Claim
 from trimtab.observe.running import GAVE_WAY, HOUR, gave_way
 from trimtab.observe.snapshot import Observation
@@ -51,17 +51,6 @@ class Moving(Struct, frozen=True):
         return Claim(self.move.placement.job, self.epoch + 1, self.move.placement, after, to_grants(self.terms))
 
 
-class _Seen(Struct, frozen=True):
-    """What the statuses of all jobs say of stops."""
-
-    waited: tuple[tuple[str, tuple[StopCause, str]], ...]
-    """UID of a running gang that a plan waits for -> why it is to stop, and for whom (`namespace/name`)."""
-    asked: tuple[str, ...]
-    """UIDs of those that are asked to stop for somebody."""
-    stops: dict[str, tuple[StopRecord, ...]]
-    """UID -> its requests to stop."""
-
-
 class Evictions:
     """Carries what is decided about running gangs to their drivers."""
 
@@ -78,7 +67,9 @@ class Evictions:
         """UID -> epoch of the plan that was ordered to stop."""
         self._told: dict[str, tuple[StopRecord, ...]] = {}
         """UID -> its requests to stop, as they were seen last."""
-        self._seen: Kept[_Seen] = Kept()
+        self._waiting: Each[tuple[Leaving, ...]] = Each()
+        self._asked: Each[bool] = Each()
+        self._stops: Each[tuple[StopRecord, ...]] = Each()
 
     def claims(self) -> list[Claim]:
         """Where gangs move to, as far as no status says so."""
@@ -120,19 +111,22 @@ class Evictions:
 
     def carry_out(self, observation: Observation) -> None:
         """Order the stops that plans wait for, and take back those that none does."""
-        seen = self._seen.of((observation.jobs,), lambda: _seen(observation.jobs))
-        waited = dict(seen.waited)
+        jobs = observation.jobs
+        waiting = self._waiting.of(jobs, lambda facts: _waits_for(facts) or None)
+        asked = self._asked.of(jobs, lambda facts: bool((stop := facts.status.stop) and stop.beneficiary) or None)
+        stops = self._stops.of(jobs, lambda facts: facts.status.stops)
+        waited = dict(_waited_for(jobs, waiting))
         self._forget(observation, waited)
         orders = {uid: self._order(observation.jobs[uid], *why) for uid, why in waited.items()}
         orders |= {uid: order for uid in self._moving if (order := self._moves(observation, uid, waited))}
         for uid, order in orders.items():
             if observation.jobs[uid].status.stop is None:
                 self._gangs.order_stop(uid, order)
-        for uid, epoch in self._no_more_wanted(observation, seen, orders.keys()):
+        for uid, epoch in self._no_more_wanted(observation, asked, orders.keys()):
             self._gangs.withdraw_stop(uid, epoch)
         self._ordered = {uid: order.epoch for uid, order in orders.items()}
-        if self._told is not seen.stops:
-            self._count(seen.stops)
+        if self._told is not stops:
+            self._count(stops)
 
     def _order(self, facts: JobFacts, cause: StopCause, beneficiary: str) -> StopOrder:
         assert facts.status.plan
@@ -172,10 +166,10 @@ class Evictions:
         self._reasons = {key: why for key, why in self._reasons.items() if key in standing}
 
     def _no_more_wanted(
-        self, observation: Observation, seen: _Seen, wanted: Collection[str]
+        self, observation: Observation, asked: Iterable[str], wanted: Collection[str]
     ) -> Iterator[tuple[str, int]]:
-        """Gangs that were asked, or are about to be, for somebody who needs that no more."""
-        for uid in dict.fromkeys((*seen.asked, *self._ordered)):
+        """Gangs that were `asked`, or are about to be, for somebody who needs that no more."""
+        for uid in dict.fromkeys((*asked, *self._ordered)):
             facts = observation.jobs.get(uid)
             plan = facts.status.plan if facts else None
             if uid in wanted or facts is None or plan is None:
@@ -239,26 +233,19 @@ def _stands(facts: JobFacts, moving: Moving) -> bool:
     )
 
 
-def _seen(jobs: Mapping[str, JobFacts]) -> _Seen:
-    return _Seen(
-        waited=tuple(_waited_for(jobs.values())),
-        asked=tuple(uid for uid, facts in jobs.items() if (stop := facts.status.stop) and stop.beneficiary),
-        stops={uid: facts.status.stops for uid, facts in jobs.items()},
-    )
-
-
-def _waited_for(jobs: Collection[JobFacts]) -> Iterator[tuple[str, tuple[StopCause, str]]]:
+def _waited_for(
+    jobs: Mapping[str, JobFacts], waiting: Mapping[str, tuple[Leaving, ...]]
+) -> Iterator[tuple[str, tuple[StopCause, str]]]:
     """UID of a running gang that a plan waits for -> why it is to stop, and for whom (`namespace/name`)."""
-    waiting = [(facts, named) for facts in jobs if (named := _waits_for(facts))]
     if not waiting:
         return
-    by_digest = {facts.meta.identity.digest: facts for facts in jobs if facts.holds_gpus}
-    for facts, named in waiting:
+    by_digest = {facts.meta.identity.digest: facts for facts in jobs.values() if facts.holds_gpus}
+    for uid, named in waiting.items():
         for left in named:
             other = by_digest.get(left.digest or "")
             plan = other.status.plan if other else None
             if other and plan and plan.epoch <= left.epoch:
-                yield other.meta.uid, (left.cause, facts.meta.key)
+                yield other.meta.uid, (left.cause, jobs[uid].meta.key)
 
 
 def _waits_for(facts: JobFacts) -> tuple[Leaving, ...]:

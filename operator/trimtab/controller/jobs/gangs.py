@@ -12,7 +12,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 
 import structlog
@@ -186,17 +186,21 @@ class Gangs:
         """Start a driver for every job that has something to do and none yet; forget jobs that are gone, once their
         pods are taken down."""
         line = tuple(uids)
-        start = self._next % max(1, len(line))  # else those who come first are told every change, and the last nothing
-        self._next += MOST_TOLD
-        if attention := self._attention:
-            attention.sweep(self._wall())
-        for uid in (*line[start:], *line[:start]):
-            if attention is None or not attention.rests(uid):
-                self.look(uid)
+        if self._attention:
+            self._attention.sweep(self._wall())
+        self.look_at(line)
         for uid in self._gangs.keys() - set(line):
             if self._gangs[uid].task is None and not self._cluster.job(uid):
                 del self._gangs[uid]
         self._orphans.advance()
+
+    def look_at(self, uids: Sequence[str]) -> None:
+        """Start a driver for each of these jobs that has something to do and none yet."""
+        start = self._next % max(1, len(uids))  # else those who come first are told every change, and the last nothing
+        self._next += MOST_TOLD
+        turn = (*uids[start:], *uids[:start])
+        for uid in self._attention.restless(turn) if self._attention else turn:
+            self.look(uid)
 
     def look(self, uid: str) -> None:
         """Start a driver for the job if it has something to do and none yet."""

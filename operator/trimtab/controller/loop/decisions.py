@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import structlog
 from msgspec import Struct
@@ -47,6 +48,8 @@ class RoundDecision(Struct, frozen=True):
     choice: Choice
     rules: Rules
     outcome: Outcome
+    explained: Callable[[], Outcome]
+    """The outcome with what those that wait are told (`engine.Decided`)."""
 
 
 class Decisions:
@@ -105,19 +108,35 @@ class Decisions:
         if not due and (not waiting or self._stands(snapshot, choice, waiting)):
             return None
         rules = rules_of(self._settings, _being_stopped(observation), resize=due, live=True)
-        outcome = await asyncio.to_thread(self._engine.decide, snapshot, choice, rules)
+        outcome, explained = await asyncio.to_thread(self._engine.begin, snapshot, choice, rules)
         self._last, self.reserved = (snapshot, choice), outcome.reserved
         self._resized = snapshot.time if due else self._resized
         _tell_figures(outcome)
         self._successions.note(observation, outcome)
-        for pending in outcome.pending:
+        self._tell_failures(outcome, observation)
+        self._tell_doubts(outcome, observation)
+        return RoundDecision(observation, choice, rules, outcome, explained)
+
+    async def explain(self, decided: RoundDecision) -> None:
+        """Tell those that wait why, what would help and until when; to be called when placements are on their way, for
+        on a large cluster it takes as long as the decision itself."""
+        before, told = decided.outcome, await asyncio.to_thread(decided.explained)
+        _tell_stages(told.stages, before.stages)
+        news = told.fallbacks[len(before.fallbacks) :]
+        _tell_fallbacks(news)
+        self._tell_failures(
+            replace(told, fallbacks=news, isolated=told.isolated[len(before.isolated) :]), decided.observation
+        )
+        for pending in told.pending:
             self._gangs.explain(pending)
+        self._gangs.look_at([pending.job for pending in told.pending])
+
+    def _tell_failures(self, outcome: Outcome, observation: Observation) -> None:
+        """Tell jobs whose policy has failed, and those that decisions are made without."""
         for fallback in outcome.fallbacks:
             self._tell(fallback, observation)
-        self._tell_doubts(outcome, observation)
         for isolated in outcome.isolated:
             self._tell_isolated(isolated, observation)
-        return RoundDecision(observation, choice, rules, outcome)
 
     def shadow(self, decided: RoundDecision) -> None:
         """Have the shadow policy asked the same; to be called when the decision is on its way."""
@@ -267,11 +286,21 @@ def _same_nodes(nodes: Sequence[Node], before: Sequence[Node]) -> bool:
     )
 
 
+def _tell_stages(stages: Mapping[str, float], before: Mapping[str, float] = MappingProxyType({})) -> None:
+    """What the stages took, those left out that have been told of `before`."""
+    for stage in stages.keys() - before.keys():
+        metrics.DECISION_STAGE_SECONDS.labels(stage).observe(stages[stage])
+
+
+def _tell_fallbacks(fallbacks: Iterable[Fallback]) -> None:
+    for fallback in fallbacks:
+        metrics.POLICY_FALLBACKS.labels(fallback.policy, fallback.reason).inc()
+
+
 def _tell_figures(outcome: Outcome) -> None:
     for policy, seconds in outcome.seconds.items():
         metrics.DECISION_SECONDS.labels(policy).observe(seconds)
-    for stage, seconds in outcome.stages.items():
-        metrics.DECISION_STAGE_SECONDS.labels(stage).observe(seconds)
+    _tell_stages(outcome.stages)
     for placement in outcome.placements:
         metrics.DECISIONS.labels(outcome.policies[placement.job], "placed").inc()
     for pending in outcome.pending:
@@ -279,8 +308,7 @@ def _tell_figures(outcome: Outcome) -> None:
     for refusal in outcome.refused:
         metrics.SHIELD_REJECTIONS.labels(refusal.rule).inc()
         log.warning("DecisionRefused", job=refusal.job, rule=refusal.rule, message=refusal.message)
-    for fallback in outcome.fallbacks:
-        metrics.POLICY_FALLBACKS.labels(fallback.policy, fallback.reason).inc()
+    _tell_fallbacks(outcome.fallbacks)
     for policy, doubts in outcome.doubts.items():
         for doubt in doubts:
             metrics.POLICY_DOUBTS.labels(policy, doubt.reason).inc(len(doubt.jobs))

@@ -22,13 +22,14 @@ take no pods.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from itertools import chain
 
 import structlog
 from msgspec import Struct
 
 from trimtab.observe.jobs import JobFacts
-from trimtab.observe.kept import Kept
+from trimtab.observe.kept import Each, Kept
 from trimtab.observe.nodes import NodeFacts
 from trimtab.settings import FailureSettings, GangSettings
 from trimtab.telemetry import metrics
@@ -75,6 +76,7 @@ class MassFailureGuard:
         """How many times longer the grace of silent nodes is just now."""
         self._figures = ""
         """Of a mass failure; empty where there is none."""
+        self._plans: Each[tuple[str, ...]] = Each()
         self._planned: Kept[frozenset[str]] = Kept()
         self._missing: Kept[frozenset[str]] = Kept()
         self._trouble: Kept[_Trouble] = Kept()
@@ -83,8 +85,9 @@ class MassFailureGuard:
         """Note which nodes are down, all being told by name and jobs by UID; return the seconds until the first of them
         has used up its grace."""
         now = self._clock()
-        planned = self._planned.of((jobs,), lambda: _planned(jobs.values()))
-        self._gone = self._missing.of((planned, nodes), lambda: frozenset(n for n in planned if n not in nodes))
+        plans = self._plans.of(jobs, lambda facts: facts.gang_nodes)
+        planned = self._planned.of((plans,), lambda: frozenset(chain.from_iterable(plans.values())))
+        self._gone = self._missing.of((planned, nodes), lambda: planned.difference(nodes))
         trouble = self._trouble.of((nodes,), lambda: _in_trouble(nodes))
         down = trouble.unready | self._gone
         self._since = {name: self._since.get(name, now) for name in down}
@@ -148,11 +151,6 @@ class MassFailureGuard:
         if name in self._gone:
             return min(GONE_SECONDS, self._grace)
         return self._grace * (self._patience if node and node.silent else 1.0)
-
-
-def _planned(jobs: Collection[JobFacts]) -> frozenset[str]:
-    """Nodes that gangs have."""
-    return frozenset(name for facts in jobs if facts.holds_gpus for name in facts.plan_nodes)
 
 
 def _in_trouble(nodes: Mapping[str, NodeFacts]) -> _Trouble:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import compress
+from operator import is_not
 
 from trimtab.apply.gang_failures import GangFailure
 from trimtab.controller.advice.advisor import Advisor
@@ -28,13 +30,12 @@ from trimtab.controller.nodes.health import Health
 from trimtab.controller.nodes.stragglers import StragglerMoves
 from trimtab.controller.views import Views
 from trimtab.observe.jobs import JobFacts
-from trimtab.observe.kept import Kept
+from trimtab.observe.kept import Each, Kept
 from trimtab.observe.snapshot import ClusterObserver, Observation
 from trimtab.settings import RoundSettings
 from trimtab.telemetry import metrics
-from trimtab.telemetry.isolation import isolated, told
-from trimtab_policy.scheduling.choice import Choice
-from trimtab_policy.types import Pending
+from trimtab.telemetry.isolation import isolated, isolated_wait
+from trimtab_policy.types import Node, Pending, PendingReason
 
 BREATH_SECONDS = 0.05
 """Shortest pause before a round that no change asked for: what is overdue may take its driver a while."""
@@ -111,8 +112,12 @@ class Rounds:
         self._kueue = kueue
         self._queues = queues
         self._wall = wall
+        self._states: Each[str] = Each()
+        self._reasons: Each[PendingReason] = Each()
+        self._retries: Each[float] = Each()
         self._gauged: Kept[None] = Kept()
         self._gauged_gpus: Kept[None] = Kept()
+        self._gpus = GpuFigures()
         self._says = Verdicts()
         self.last_round = time.monotonic()
 
@@ -141,11 +146,15 @@ class Rounds:
             self._recorder.problem(problem)
         if self._advisor:
             self._advisor.see(observation, choice)
-        decision = await self._decide(observation, choice)
+        decision = await isolated_wait("decide", self._decisions.decide(observation, choice))
         decided = time.perf_counter()
         metrics.ROUND_SECONDS.labels("decide").observe(decided - observed)
         grace = self._views.mass_failures.watch(observation.nodes, observation.jobs)
         for part, work in self._parts(observation, decision):
+            isolated(part, work, lambda _: None)
+        if decision:
+            await isolated_wait("explain", self._decisions.explain(decision))
+        for part, work in self._last_parts(observation, decision):
             isolated(part, work, lambda _: None)
         metrics.ROUND_SECONDS.labels("apply").observe(time.perf_counter() - decided)
         isolated("figures", partial(self._gauge, observation), lambda _: None)
@@ -157,7 +166,7 @@ class Rounds:
         anew = self._decisions.next_deadline(observation.snapshot)
         idle = self._idle.next_deadline(observation.snapshot.time) if self._idle else float("inf")
         due = min(grace, progress, judged, slow, asked, anew, idle)
-        return min(due, self._gangs.next_deadline(), _next_retry(observation))
+        return min(due, self._gangs.next_deadline(), self._next_retry(observation))
 
     def _lacking(self) -> dict[str, Pending | None]:
         """Jobs that are not planned because of their template, or of what it refers to."""
@@ -165,14 +174,6 @@ class Rounds:
         for each in self._looking:
             held |= isolated("lacking", each.look, lambda _: {})
         return held
-
-    async def _decide(self, observation: Observation, choice: Choice) -> RoundDecision | None:
-        """What is decided; nothing where that fails, and all that runs goes on."""
-        try:
-            return await self._decisions.decide(observation, choice)
-        except Exception as error:  # noqa: BLE001 - as with all other parts
-            told("decide", error)
-            return None
 
     def _parts(
         self, observation: Observation, decision: RoundDecision | None
@@ -193,15 +194,26 @@ class Rounds:
             yield "kueue", self._kueue.advance
         yield "see", partial(self._gangs.see, observation.nodes, observation.queues)
         yield "advance", partial(self._gangs.advance, (*observation.jobs, *observation.deleted))
+
+    def _last_parts(
+        self, observation: Observation, decision: RoundDecision | None
+    ) -> Iterator[tuple[str, Callable[[], object]]]:
+        """What nobody waits for."""
         if decision:
             yield "shadow", partial(self._decisions.shadow, decision)
         yield "monitor", partial(self._decisions.watch, observation)
 
     def _gauge(self, observation: Observation) -> None:
         seen, snapshot = observation, observation.snapshot
-        about = seen.jobs, seen.held, *seen.stragglers, *seen.problems
-        self._gauged.of(about, lambda: _gauge(observation))
-        self._gauged_gpus.of((snapshot.nodes, snapshot.unavailable), lambda: _gauge_gpus(observation))
+        states, reasons = self._states.of(seen.jobs, _state), self._reasons.of(seen.jobs, _reason)
+        about = states, reasons, seen.held, *seen.stragglers, *seen.problems
+        self._gauged.of(about, lambda: _gauge(observation, states.values(), reasons.values()))
+        self._gauged_gpus.of((snapshot.nodes, snapshot.unavailable), lambda: self._gpus.publish(observation))
+
+    def _next_retry(self, observation: Observation) -> float:
+        """Seconds until the first job has sat out its back-off."""
+        now, moments = observation.snapshot.time, self._retries.of(observation.jobs, lambda job: job.retry_at() or None)
+        return min((moment - now for moment in moments.values() if moment > now), default=float("inf"))
 
     def _leave_stragglers(self, observation: Observation, decided: RoundDecision | None) -> None:
         """Where a gang is well worth moving off a slow GPU, it is stopped, and goes on elsewhere."""
@@ -239,32 +251,42 @@ def _relieve(observation: Observation, gangs: Gangs, views: Views) -> None:
             gangs.set_back(youngest.meta.uid, GangFailure("NodeOverallocated", message))
 
 
-def _next_retry(observation: Observation) -> float:
-    """Seconds until the first job has sat out its back-off."""
-    now = observation.snapshot.time
-    moments = [facts.retry_at() for facts in observation.jobs.values() if facts.status.retry_time]
-    return min((moment - now for moment in moments if moment > now), default=float("inf"))
+class GpuFigures:
+    """Who has the GPUs, as it is published: of thousands of nodes only those count anew that have changed."""
+
+    def __init__(self) -> None:
+        self._nodes: tuple[Node, ...] = ()
+        self._gpus: Counter[tuple[str, ...]] = Counter()
+        """GPU type and state of those of `_nodes`."""
+
+    def publish(self, observation: Observation) -> None:
+        """To be called with every look that shows others."""
+        before, nodes = self._nodes, observation.snapshot.nodes
+        others = list(map(is_not, before, nodes))
+        gone, come = list(compress(before, others)), list(compress(nodes, others))
+        if len(before) != len(nodes) or any(was.gpu_type != now.gpu_type for was, now in zip(gone, come, strict=True)):
+            self._gpus, gone, come = Counter(), [], list(nodes)  # a type that is no more is not told as 0
+        for node in gone:
+            self._gpus.subtract(_by_state(node))
+        for node in come:
+            self._gpus.update(_by_state(node))
+        self._nodes = nodes
+        gpus = Counter({key: count for key, count in self._gpus.items() if count or key[1] != "foreign"})
+        for name in observation.snapshot.unavailable:
+            facts = observation.nodes[name]
+            gpus[facts.gpu.name if facts.gpu else "unknown", "unavailable"] += facts.gpus
+        metrics.replace(metrics.GPUS, gpus)
 
 
-def _gauge_gpus(observation: Observation) -> None:
-    """Publish who has the GPUs."""
-    gpus: Counter[tuple[str, ...]] = Counter()
-    for node in observation.snapshot.nodes:
-        free = max(0, node.free_gpus)
-        gpus[node.gpu_type, "free"] += free
-        gpus[node.gpu_type, "used"] += node.gpus - free - node.foreign_gpus
-        if node.foreign_gpus:
-            gpus[node.gpu_type, "foreign"] += node.foreign_gpus
-    for name in observation.snapshot.unavailable:
-        facts = observation.nodes[name]
-        gpus[facts.gpu.name if facts.gpu else "unknown", "unavailable"] += facts.gpus
-    metrics.replace(metrics.GPUS, gpus)
+def _by_state(node: Node) -> dict[tuple[str, ...], int]:
+    free, kind = max(0, node.free_gpus), node.gpu_type
+    used = node.gpus - free - node.foreign_gpus
+    return {(kind, "free"): free, (kind, "used"): used, (kind, "foreign"): node.foreign_gpus}
 
 
-def _gauge(observation: Observation) -> None:
-    """Publish what the cluster looks like."""
-    states = Counter(_state(facts) for facts in observation.jobs.values())
-    metrics.replace(metrics.JOBS, {(state,): count for state, count in states.items()})
+def _gauge(observation: Observation, states: Iterable[str], reasons: Iterable[PendingReason]) -> None:
+    """Publish what the cluster looks like, `states` being those of all jobs, and `reasons` why some wait."""
+    metrics.replace(metrics.JOBS, {(state,): count for state, count in Counter(states).items()})
     metrics.BAD_NODES.set(len(observation.held.bad))
     kept = Counter(observation.held.spares.values())
     metrics.replace(metrics.SPARE_NODES, {(gpu_type,): count for gpu_type, count in kept.items()})
@@ -272,9 +294,12 @@ def _gauge(observation: Observation) -> None:
     metrics.replace(metrics.STRAGGLERS, {(gpu_type,): count for gpu_type, count in slow.items()})
     problems: Counter[tuple[str, ...]] = Counter((problem.kind, problem.reason) for problem in observation.problems)
     metrics.replace(metrics.PROBLEMS, problems)
-    waiting = [facts.status.pending for facts in observation.jobs.values() if not facts.finished]
-    reasons = Counter(pending.reason.value for pending in waiting if pending)
-    metrics.replace(metrics.PENDING_JOBS, {(reason,): count for reason, count in reasons.items()})
+    metrics.replace(metrics.PENDING_JOBS, {(reason.value,): count for reason, count in Counter(reasons).items()})
+
+
+def _reason(facts: JobFacts) -> PendingReason | None:
+    """Why it waits, if it does."""
+    return facts.status.pending.reason if facts.status.pending and not facts.finished else None
 
 
 def _state(facts: JobFacts) -> str:
