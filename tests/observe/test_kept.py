@@ -39,6 +39,7 @@ from trimtab.observe.failures import Failures
 from trimtab.observe.gpunodes import GpuNodes
 from trimtab.observe.kept import Each, Kept, Same
 from trimtab.observe.node_usage import Claim
+from trimtab.observe.running import Mobility
 from trimtab.observe.shown_jobs import GROWS_SECONDS
 from trimtab.observe.snapshot import Caches, ClusterObserver, Observation
 from trimtab.observe.stragglers import Stragglers
@@ -407,6 +408,13 @@ def test_a_running_job_is_the_very_same_for_some_seconds_and_then_what_grows_wit
     assert soon is first
     grown = [(job.lost_seconds, job.served["A100-SXM4-80GB"]) for job in (first, later, back)]
     assert grown == [(60.0, 480.0), (70.0, 560.0), (55.0, 440.0)]
+
+
+def test_where_pods_run_faster_a_running_job_is_the_very_same_for_so_much_less() -> None:
+    caches = Caches([node_object("n1")], [], [job_object(status=LATE)])
+    looks = ClusterObserver((), mobility=Mobility(speedup=100.0, fake=True))
+    lost = [looks.observe(caches, NOW + after).snapshot.jobs[0].lost_seconds for after in (0.0, 0.09, 0.1)]
+    assert lost == [60.0, 60.0, pytest.approx(60.1)]
 
 
 def test_a_gang_that_has_moved_its_end_is_late_from_its_first_word_on() -> None:

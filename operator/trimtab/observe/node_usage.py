@@ -164,7 +164,7 @@ class NodeUsage:
             self._lingering += [pod for pod in pods.seated[gang].values() if pod.node in nodes and pod.use.gpus]
         self._lingering.sort(key=lambda pod: (pod.seat or (), pod.uid))
         for pod in pods.leaving.values():
-            if pod.node in nodes and self._ends_soon(pod.ends) and not (pod.seat and pod.seat[0] in self.placements):
+            if pod.node in nodes and pod.ends is not None and self._ends_soon(pod.ends) and not self._placed(pod):
                 self.ending[pod.node] = self.ending.get(pod.node, 0) + pod.use.gpus
         for pod in pods.ended.values():
             if pod.seat and pod.job:
@@ -173,10 +173,12 @@ class NodeUsage:
             if pod.job and pod.job.digest in leavers:
                 self._leaves(pod)
 
-    def _ends_soon(self, moment: float | None) -> bool:
+    def _placed(self, pod: PodFacts) -> bool:
+        """Whether the pod is of a gang that holds its GPUs still."""
+        return pod.seat is not None and pod.seat[0] in self.placements
+
+    def _ends_soon(self, moment: float) -> bool:
         """Whether a pod that is to have ended then is about to; and note when that changes."""
-        if moment is None:
-            return False
         begins, over = moment - ENDING_SECONDS, moment + OVERSTAY_SECONDS
         self.until = min([self.until, *(each for each in (begins, over) if each > self._now)])
         return begins <= self._now < over

@@ -36,7 +36,8 @@ NEVER = "Never"
 CANNOT_BE_SHOWN = "its spec, status or template make no sense together: this is a bug of Trimtab, please report it"
 
 GROWS_SECONDS = 10.0
-"""How old at most what grows with the time may be: minutes are what decides about a stop."""
+"""How old at most what grows with the time may be: minutes are what decides about a stop. Where pods run faster than
+predicted, so much sooner."""
 
 NO_NODES: frozenset[str] = frozenset()
 
@@ -72,19 +73,20 @@ class _Shown(Struct):
     grown: float = -math.inf
     """POSIX time of what grows with it."""
 
-    def by_now(self, now: float) -> Job:
-        """The job with what grows with the time."""
-        if not self.grown <= now < self.grown + GROWS_SECONDS:
+    def by_now(self, now: float, oldest: float) -> Job:
+        """The job with what grows with the time, which is to be no older than so many seconds."""
+        if not self.grown <= now < self.grown + oldest:
             runs, self.grown = self.runs, now
             self.job = replace(self.job, lost_seconds=runs.lost_seconds(now), served=runs.served_until(now))
         return self.job
 
 
 class ShownJobs:
-    """The jobs of all looks. `ends` is what gangs have said of their ends."""
+    """The jobs of all looks. `ends` is what gangs have said of their ends; pods run `speedup` times as fast as
+    predicted."""
 
-    def __init__(self, ends: Ends | None = None) -> None:
-        self._ends = ends or Ends()
+    def __init__(self, ends: Ends | None = None, speedup: float = 1.0) -> None:
+        self._ends, self._oldest = ends or Ends(), GROWS_SECONDS / speedup
         self._around: Surroundings | None = None
         self._used: NodeUsage | None = None
         self._avoided: Mapping[str, Set[str]] = {}
@@ -122,7 +124,7 @@ class ShownJobs:
                     failed[uid] = Pending(uid, PendingReason.DECISION_FAILED, CANNOT_BE_SHOWN)
             if known:
                 keep[uid] = known
-                show(known.by_now(now))
+                show(known.by_now(now, self._oldest))
             elif held := used.placements.get(uid):
                 meta, queue = each[0].meta, around.lines.of(each[0])
                 show(holder(uid, meta.namespace, meta.name, queue=queue, gpu_type=held.gpu_type, shares=held.shares))

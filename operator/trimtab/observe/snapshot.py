@@ -142,7 +142,7 @@ class ClusterObserver:
         self._running: FactsMemo[JobFacts, Running] = FactsMemo(
             "running", lambda job: running.read_running(job, self._mobility), running.broken
         )
-        self._shown = ShownJobs(ends)
+        self._shown = ShownJobs(ends, self._mobility.speedup)
         self._charges = Charges()
         self._set_aside: dict[str, str] = {}
         self._kept = _Steps()

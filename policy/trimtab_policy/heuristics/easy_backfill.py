@@ -106,7 +106,7 @@ class _Round:
         self.placements.append(chosen)
         # At the earliest: were the head promised a later start, others could be let in before it for too long.
         left = (job.training.steps - job.steps_done) * chosen.prediction.step_seconds
-        self._started.append(Release(self.snapshot.time + left, job, chosen.gpu_type, chosen.shares))
+        self._started.append(Release(self.snapshot.time + left, chosen.gpu_type, chosen.gpus))
 
     def _reservation(self, job: Job) -> _Reservation:
         """The earliest start, on the fastest candidate that allows it."""

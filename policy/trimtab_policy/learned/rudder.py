@@ -462,11 +462,9 @@ class _Scored:
 
     def _waits(self, job: Job) -> Pending | None:
         """Why a job waits on purpose; None for one that could have nothing sooner than what it waits for."""
-        number = self._numbers.get(job.uid, -1)
-        choice = int(self._later_choice[number]) if number >= 0 else -1
-        if choice < 0 or not (self._waits_of_job(number) < self._waits_of[choice]).any():
+        number, choice, option = self._awaited_by(job.uid)
+        if option is None or not (self._waits_of_job(number) < self._waits_of[choice]).any():
             return None
-        option = self.menus[number].options[choice - int(self._first[number])]
         when = self.snapshot.time + float(self._waits_of[choice]) / self.snapshot.speedup
         text = worded(
             self.snapshot.time,
@@ -478,13 +476,18 @@ class _Scored:
 
     def _with_awaited(self, pending: Pending) -> Pending:
         """With what the job waits for, where there is something in particular."""
-        number = self._numbers.get(pending.job, -1)
-        choice = int(self._later_choice[number]) if number >= 0 else -1
-        if choice < 0 or pending.reason not in (PendingReason.WAITING_FOR_BETTER, PendingReason.INSUFFICIENT_GPUS):
+        *_, option = self._awaited_by(pending.job)
+        if option is None or pending.reason not in (PendingReason.WAITING_FOR_BETTER, PendingReason.INSUFFICIENT_GPUS):
             return pending
-        option = self.menus[number].options[choice - int(self._first[number])]
         awaited = Awaited(option.gpu.name, option.option.gpus, option.option.prediction.step_seconds)
         return replace(pending, awaited=awaited)
+
+    def _awaited_by(self, uid: str) -> tuple[int, int, Candidate | None]:
+        """Numbers of a job and of the option that it waits for, and this option; None where it waits for nothing in
+        particular."""
+        number = self._numbers.get(uid, -1)
+        choice = int(self._later_choice[number]) if number >= 0 else -1
+        return number, choice, self.menus[number].options[choice - int(self._first[number])] if choice >= 0 else None
 
     def _could_have(self, number: int) -> str:
         now = self._waits_of_job(number) <= 0.0

@@ -1,4 +1,4 @@
-"""What was worked out of the objects that were asked about last, told apart by identity.
+"""What was worked out of the objects that were asked about last, told apart by identity, or by likeness.
 
 One decision asks the same of one snapshot in half a dozen places, which do not know of each other.
 """
@@ -33,3 +33,25 @@ class LastAsked(Generic[About, Found]):
             if len(self._kept) > self._most:
                 self._kept.popitem(last=False)
             return self._kept[id(about)][1]
+
+
+class LastAlike(Generic[About, Found]):
+    """Keeps the last results of a function, so that of things that are alike there is the very same one. From any
+    thread: two that ask at once may each get their own."""
+
+    def __init__(
+        self, alike: Callable[[About, About], bool], make: Callable[[About, Found | None], Found], kept: int
+    ) -> None:
+        """`make` is given the latest result, too, of which it may take what is still true."""
+        self._alike, self._make, self._most = alike, make, kept
+        self._kept: tuple[tuple[About, Found], ...] = ()
+        """The latest first."""
+
+    def of(self, about: About) -> Found:
+        """What was made of this, or of one that is like it."""
+        kept = self._kept
+        found = next((each for each in kept if self._alike(each[0], about)), None)
+        if found is None:
+            found = about, self._make(about, kept[0][1] if kept else None)
+        self._kept = (found, *(each for each in kept if each is not found))[: self._most]
+        return found[1]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from operator import eq
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from trimtab_policy.placement.last_asked import LastAsked
+from trimtab_policy.placement.last_asked import LastAlike, LastAsked
 from trimtab_policy.placement.topology import domain_codes
 from trimtab_policy.types import Job, Node, NodeShare
 
@@ -42,7 +43,7 @@ class NodeColumns:
     @cached_property
     def index(self) -> dict[str, int]:
         """Name -> place in all columns. The very same for nodes of the same names, whatever else has changed."""
-        return _indexes.of(self.names)
+        return _index.of(self.names)
 
     @cached_property
     def amounts(self) -> dict[str, Amounts]:
@@ -122,22 +123,7 @@ class NodeColumns:
         return domain_codes(self.nodes)
 
 
-class _Indexes:
-    """The places of names, of the lists that were asked about last."""
-
-    def __init__(self) -> None:
-        self._known: tuple[tuple[list[str], dict[str, int]], ...] = ()
-
-    def of(self, names: list[str]) -> dict[str, int]:
-        known = self._known  # which another thread may replace meanwhile: then both make their own
-        found = next((index for others, index in known if others == names), None)
-        if found is None:
-            found = {name: i for i, name in enumerate(names)}
-            self._known = ((names, found), *known[: KEPT - 1])
-        return found
-
-
-_indexes = _Indexes()
+_index: LastAlike[list[str], dict[str, int]] = LastAlike(eq, lambda names, _: {n: i for i, n in enumerate(names)}, KEPT)
 
 
 class GangColumns(Struct, frozen=True):

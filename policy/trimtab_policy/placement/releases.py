@@ -1,6 +1,6 @@
 """When GPUs come free: which gangs give back what, on which nodes, at what time; and from when on a job fits.
 
-There is one rule for the end of a gang (`expected_end`) and one kind of end (`Release`), with two questions about many:
+There is one rule for the end of a gang (`expected_end`), and there are two questions about many:
 
 - `Releases.enough` counts GPUs of a type, wherever they are. That is what EASY backfilling does as published, and what
   a message says: it costs a sum.
@@ -25,9 +25,8 @@ from msgspec.structs import replace
 from trimtab_policy.placement.capacity import Capacity
 from trimtab_policy.placement.last_asked import LastAsked
 from trimtab_policy.placement.node_columns import GangColumns, IntArray, columns
-from trimtab_policy.placement.running_columns import FloatArray, RunningColumns, running_columns, within_reach
-from trimtab_policy.placement.runtime import due
-from trimtab_policy.placement.runtime import within_reach as reachable
+from trimtab_policy.placement.running_columns import FloatArray, RunningColumns, all_within_reach, running_columns
+from trimtab_policy.placement.runtime import due, within_reach
 from trimtab_policy.types import Job, NodeShare, Placement, Snapshot
 
 
@@ -36,16 +35,9 @@ class Release(Struct, frozen=True):
 
     time: float
     """POSIX time, finite: a gang whose end is not in sight has no release."""
-    job: Job
     gpu_type: str
-    shares: tuple[NodeShare, ...]
-    uncertainty: float = 1.0
-    """Factor of the 80 % interval of the time that is left to it."""
-
-    @property
-    def gpus(self) -> int:
-        """GPUs on all nodes together."""
-        return sum([share.gpus for share in self.shares])
+    gpus: int
+    """On all nodes together."""
 
 
 def expected_end(snapshot: Snapshot, job: Job, held: Placement) -> float:
@@ -60,7 +52,7 @@ def expected_end(snapshot: Snapshot, job: Job, held: Placement) -> float:
     if math.isinf(job.movable_from):
         return math.inf
     left = max(0, job.training.steps - job.steps_done) * held.prediction.step_seconds
-    return reachable(snapshot.time + (job.resuming + left) / snapshot.speedup, snapshot.time)
+    return within_reach(snapshot.time + (job.resuming + left) / snapshot.speedup, snapshot.time)
 
 
 class Releases:
@@ -70,11 +62,6 @@ class Releases:
         """`kinds` are the numbers of GPU types; the others are (gangs,) each, in no order."""
         self._kinds, self._kind, self._times, self._gpus = kinds, kind, times, gpus
         self._known: dict[str, tuple[FloatArray, IntArray]] = {}
-
-    @classmethod
-    def of(cls, releases: Iterable[Release]) -> Releases:
-        """These ends."""
-        return NO_RELEASES.plus(releases)
 
     def plus(self, releases: Iterable[Release]) -> Releases:
         """These ends, and more of them."""
@@ -107,9 +94,6 @@ class Releases:
         return self._known[gpu_type]
 
 
-NO_RELEASES = Releases({}, np.empty(0, dtype=np.int64), np.empty(0), np.empty(0, dtype=np.int64))
-
-
 class Ends(Struct, frozen=True):
     """Gangs whose ends are in sight. Nothing of it is to be changed."""
 
@@ -124,19 +108,6 @@ class Ends(Struct, frozen=True):
     """(gangs,) when those began that are not known to have done anything; NaN for all others."""
     held: GangColumns
     """What they hold."""
-
-    @classmethod
-    def of(cls, releases: Iterable[Release], index: Mapping[str, int]) -> Ends:
-        """These ends, of gangs on nodes whose places are told by name."""
-        known = sorted(releases, key=attrgetter("job.uid"))
-        return cls(
-            jobs=[release.job for release in known],
-            times=np.array([release.time for release in known], dtype=float),
-            uncertainty=np.array([release.uncertainty for release in known], dtype=float),
-            rank=np.arange(len(known)),
-            unproven=np.full(len(known), math.nan),
-            held=GangColumns.of(((each.job, each.gpu_type, each.shares) for each in known), index),
-        )
 
     def only(self, rows: IntArray) -> Ends:
         """Those of the gangs at these places, in this order."""
@@ -295,7 +266,7 @@ class _Expected:
         """
         running = self.running
         rows = np.flatnonzero(running.told)
-        times = within_reach(running.finish[rows], self._snapshot.time)
+        times = all_within_reach(running.finish[rows], self._snapshot.time)
         return Releases(running.kinds, running.kind[rows], times, running.gpus[rows])
 
     @cached_property

@@ -15,7 +15,7 @@ from operator import is_
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab_policy.placement.last_asked import LastAsked
+from trimtab_policy.placement.last_asked import LastAlike, LastAsked
 from trimtab_policy.placement.node_columns import GangColumns, IntArray
 from trimtab_policy.placement.runtime import LONGEST, OVERDUE
 from trimtab_policy.types import Job, Placement, Snapshot
@@ -105,13 +105,13 @@ class RunningColumns:
         """When their ends are due, as POSIX times; NaN where nobody has said so (`runtime.due`)."""
         began = np.where(self.begun, self.started, now)
         end = np.where(self.finish > now, self.finish, now + OVERDUE * (now - began))
-        return np.where(self.told, within_reach(end, now), math.nan)
+        return np.where(self.told, all_within_reach(end, now), math.nan)
 
     def expected_end(self, snapshot: Snapshot) -> FloatArray:
         """When they are to be expected to give their GPUs back, as POSIX times; infinite where that is not in sight
         (`releases.expected_end`)."""
         now = snapshot.time
-        planned = within_reach(now + (self.resuming + self.computing) / snapshot.speedup, now)
+        planned = all_within_reach(now + (self.resuming + self.computing) / snapshot.speedup, now)
         return np.where(self.told, self.due(now), np.where(np.isinf(self.movable_from), math.inf, planned))
 
     def may_be_touched(self, snapshot: Snapshot) -> BoolArray:
@@ -139,7 +139,7 @@ class RunningColumns:
 _TOLD, _BEGUN, _PROGRESSED, _MODELLED = 1, 2, 4, 8
 
 
-def within_reach(moments: FloatArray, now: float) -> FloatArray:
+def all_within_reach(moments: FloatArray, now: float) -> FloatArray:
     """`runtime.within_reach` of points in time."""
     return np.where(np.isnan(moments), now + LONGEST, np.clip(moments, now - LONGEST, now + LONGEST))
 
@@ -168,27 +168,14 @@ def _gangs(jobs: Sequence[Job], index: Mapping[str, int]) -> GangColumns:
     return GangColumns.of(((job, (held := _held(job)).gpu_type, held.shares) for job in jobs), index)
 
 
-class _Lately:
-    """The columns of the last snapshots: those of the very same jobs are the very same."""
-
-    def __init__(self) -> None:
-        self._known: list[RunningColumns] = []
-        """The latest first."""
-
-    def of(self, snapshot: Snapshot) -> RunningColumns:
-        jobs = [job for job in snapshot.jobs if job.placement is not None]
-        found = next((each for each in self._known if _same(each.jobs, jobs)), None)
-        if found is None:
-            found = RunningColumns(jobs, self._known[0] if self._known else None)
-        self._known = [found, *(each for each in self._known if each is not found)][:KEPT]
-        return found
-
-
 def _same(some: Sequence[Job], others: Sequence[Job]) -> bool:
     return len(some) == len(others) and all(map(is_, some, others))
 
 
-_known: LastAsked[Snapshot, RunningColumns] = LastAsked(_Lately().of, KEPT)
+_of_jobs: LastAlike[Sequence[Job], RunningColumns] = LastAlike(_same, RunningColumns, KEPT)
+_known: LastAsked[Snapshot, RunningColumns] = LastAsked(
+    lambda snapshot: _of_jobs.of([job for job in snapshot.jobs if job.placement is not None]), KEPT
+)
 
 
 def running_columns(snapshot: Snapshot) -> RunningColumns:

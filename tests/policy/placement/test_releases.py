@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,11 +17,11 @@ from tests.policy.scheduling.crowds import crowds
 
 from trimtab_policy.placement import releases
 from trimtab_policy.placement.capacity import Capacity
+from trimtab_policy.placement.node_columns import GangColumns
 from trimtab_policy.placement.releases import (
     Ends,
     FreeTimeline,
     Release,
-    Releases,
     expected_end,
     expected_ends,
     expected_timeline,
@@ -61,18 +63,37 @@ def timeline(now: Snapshot, made: Sequence[Claim] = ()) -> FreeTimeline:
     return promised(ahead_of(Capacity(now), as_expected(now)), now, made)
 
 
-def as_expected(now: Snapshot) -> list[Release]:
+class End(NamedTuple):
+    """A gang gives back what it holds."""
+
+    time: float
+    job: Job
+    gpu_type: str
+    shares: tuple[NodeShare, ...]
+    uncertainty: float = 1.0
+
+
+def as_expected(now: Snapshot) -> list[End]:
     """Of each gang whose end is in sight."""
     gangs = [(each, each.placement) for each in now.jobs if each.placement]
     return [
-        Release(end, each, held.gpu_type, held.shares, held.prediction.uncertainty)
+        End(end, each, held.gpu_type, held.shares, held.prediction.uncertainty)
         for each, held in gangs
         if (end := expected_end(now, each, held)) < math.inf
     ]
 
 
-def ahead_of(free: Capacity, ends: Sequence[Release]) -> FreeTimeline:
-    return FreeTimeline(NOW, free, Ends.of(ends, free.index))
+def ahead_of(free: Capacity, ends: Sequence[End]) -> FreeTimeline:
+    known = sorted(ends, key=lambda end: end.job.uid)
+    columns = Ends(
+        jobs=[end.job for end in known],
+        times=np.array([end.time for end in known], dtype=float),
+        uncertainty=np.array([end.uncertainty for end in known], dtype=float),
+        rank=np.arange(len(known)),
+        unproven=np.full(len(known), math.nan),
+        held=GangColumns.of(((end.job, end.gpu_type, end.shares) for end in known), free.index),
+    )
+    return FreeTimeline(NOW, free, columns)
 
 
 def promised(ahead: FreeTimeline, now: Snapshot, made: Sequence[Claim]) -> FreeTimeline:
@@ -201,16 +222,18 @@ def test_who_leaves_for_others_and_who_is_unknown_gives_nothing_back(held: Job) 
 
 
 def test_gpus_of_another_type_and_of_nodes_that_are_gone_do_not_help() -> None:
-    elsewhere = Release(NOW + 60, job("a"), H100, (NodeShare("h", 8),))
-    gone = Release(NOW + 60, job("b"), A100, (NodeShare("gone", 8),))
-    assert Releases.of([elsewhere]).enough(A100, 1, 0, NOW) is None
+    elsewhere = End(NOW + 60, job("a"), H100, (NodeShare("h", 8),))
+    gone = End(NOW + 60, job("b"), A100, (NodeShare("gone", 8),))
+    told = told_releases(snapshot([node("n1", free=0)], [])).plus([Release(NOW + 60, H100, 8)])
+    assert told.enough(A100, 1, 0, NOW) is None
+    assert told.enough(H100, 1, 0, NOW) == (NOW + 60, 7)
     ahead = ahead_of(capacity(node("n1", free=0), node("h", H100, free=0)), [elsewhere, gone])
     assert free_gpus(ahead.at(NOW + 60)) == {"n1": 0, "h": 8}
 
 
 def test_the_last_change_is_the_last_end_by_then() -> None:
     held: Placement = placement("uid-a", {"n1": 8})
-    ends = [Release(NOW + seconds, job(f"j{seconds}"), A100, held.shares) for seconds in (30, 90)]
+    ends = [End(NOW + seconds, job(f"j{seconds}"), A100, held.shares) for seconds in (30, 90)]
     ahead = ahead_of(capacity(node("n1", free=0)), ends)
     assert [ahead.last_change(NOW + seconds) for seconds in (0, 30, 60, 90, 1e6)] == [
         None, NOW + 30, NOW + 30, NOW + 90, NOW + 90,
