@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
+from functools import cached_property
 
 from msgspec import Struct
 
@@ -450,7 +451,7 @@ class Quota(Struct, frozen=True):
     """What it may have back at any time: of what it holds, the rest is borrowed."""
 
 
-class Snapshot(Struct, frozen=True):
+class Snapshot(Struct, frozen=True, dict=True):
     """The cluster at one moment: all that a policy may know."""
 
     time: float
@@ -480,6 +481,10 @@ class Snapshot(Struct, frozen=True):
     def line(self) -> list[Job]:
         """Jobs without a placement, also those that come back in a moment, most urgent first: priority, guarantee,
         share of the queue, age, name."""
+        return list(self._in_line)
+
+    @cached_property
+    def _in_line(self) -> list[Job]:  # each stage of a decision asks for it
         return sorted((job for job in self.jobs if job.placement is None), key=in_turn)
 
 

@@ -131,6 +131,7 @@ class Failures:
         self._failed: Each[JobFacts] = Each()
         self._plans: Each[tuple[str, ...]] = Each()
         self._ready: Kept[frozenset[str]] = Kept()
+        self._deaf: Kept[frozenset[str]] = Kept()
 
     def look(
         self,
@@ -159,16 +160,10 @@ class Failures:
             spares = dict(_spares(left, jobs.values(), requested, self._settings))
             bereft = frozenset(uid for uid, facts in jobs.items() if is_bereft(facts))
         hidden = {} if bereft else dict.fromkeys(spares, KEPT)
-        deaf = self._deaf(nodes, jobs)
-        return Held(hidden | out, tuple(out), suspect, spares, bereft, deaf, tuple(problems), until)
-
-    def _deaf(self, nodes: Mapping[str, NodeFacts], jobs: Mapping[str, JobFacts]) -> frozenset[str]:
-        """UIDs of the jobs with a gang on a node that is not ready, or gone."""
         ready = self._ready.of((nodes,), lambda: frozenset(name for name, facts in nodes.items() if facts.ready))
         plans = self._plans.of(jobs, lambda facts: facts.gang_nodes)
-        if ready.issuperset(chain.from_iterable(plans.values())):
-            return frozenset()
-        return frozenset(uid for uid, named in plans.items() if not ready.issuperset(named))
+        deaf = self._deaf.of((ready, plans), lambda: _deaf(ready, plans))
+        return Held(hidden | out, tuple(out), suspect, spares, bereft, deaf, tuple(problems), until)
 
     def _acted_on(self, found: Iterable[FailingNode], held: int, nodes: int) -> list[FailingNode]:
         """As many as may be held back: from everybody, and besides from each namespace; the worst first."""
@@ -232,6 +227,13 @@ class Failures:
         events, until = count_events([blow.time for blow in dealt], self._apart), dealt[-1].time
         said = SUSPECTED.format(namespace) if namespace else _in_words(dealt, until + self._settings.bad_node_seconds)
         return FailingNode(node, events, said, namespace)
+
+
+def _deaf(ready: frozenset[str], plans: Mapping[str, Collection[str]]) -> frozenset[str]:
+    """UIDs of the jobs with a gang on a node that is not ready, or gone."""
+    if ready.issuperset(chain.from_iterable(plans.values())):
+        return frozenset()
+    return frozenset(uid for uid, named in plans.items() if not ready.issuperset(named))
 
 
 def _running(jobs: Iterable[JobFacts], nodes: Collection[str]) -> dict[str, list[tuple[str, float]]]:

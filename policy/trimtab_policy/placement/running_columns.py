@@ -60,6 +60,12 @@ class RunningColumns:
         self._worth: tuple[Snapshot | None, BoolArray] = None, self.told
         """What was asked last, and the answer."""
 
+    @property
+    def touchable_from(self) -> FloatArray:
+        """POSIX times from when on they may have to give way."""
+        found: FloatArray = np.where(np.isinf(self.stoppable_from), self.movable_from, self.stoppable_from)
+        return found
+
     def _counts_of(self, job: Job) -> tuple[int, int, int, int]:
         held = _held(job)
         flags = _TOLD * (job.expected_finish is not None) + _BEGUN * (job.started is not None)

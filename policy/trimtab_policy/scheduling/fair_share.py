@@ -160,7 +160,7 @@ class _Turns:
         self._shares = shares(snapshot)
         self._guaranteed = _guarantees(snapshot)
         self._left = {name: dict(kinds) for name, kinds in self._guaranteed.items()}
-        for job in snapshot.jobs:
+        for job in snapshot.jobs if self._left else ():
             if job.placement and (left := self._left.get(line_of(job))):
                 _charge(left, job.placement.gpu_type, job.placement.gpus)
 

@@ -71,6 +71,16 @@ class Evictions:
         self._asked: Each[bool] = Each()
         self._stops: Each[tuple[StopRecord, ...]] = Each()
 
+    def being_stopped(self, observation: Observation) -> int:
+        """Gangs that were asked to stop for others and have not done so."""
+        return len(self._asked_to_stop(observation))
+
+    def _asked_to_stop(self, observation: Observation) -> Collection[str]:
+        """Their UIDs."""
+        return self._asked.of(
+            observation.jobs, lambda facts: bool((stop := facts.status.stop) and stop.beneficiary) or None
+        )
+
     def claims(self) -> list[Claim]:
         """Where gangs move to, as far as no status says so."""
         return [moving.claim() for moving in self._moving.values()]
@@ -113,7 +123,7 @@ class Evictions:
         """Order the stops that plans wait for, and take back those that none does."""
         jobs = observation.jobs
         waiting = self._waiting.of(jobs, lambda facts: _waits_for(facts) or None)
-        asked = self._asked.of(jobs, lambda facts: bool((stop := facts.status.stop) and stop.beneficiary) or None)
+        asked = self._asked_to_stop(observation)
         stops = self._stops.of(jobs, lambda facts: facts.status.stops)
         waited = dict(_waited_for(jobs, waiting))
         self._forget(observation, waited)

@@ -25,6 +25,7 @@ from trimtab.observe.node_usage import Claim
 from trimtab.observe.snapshot import Observation
 from trimtab.settings import Settings
 from trimtab.telemetry import metrics
+from trimtab_policy.placement.running_columns import running_columns
 from trimtab_policy.scheduling.choice import Choice
 from trimtab_policy.scheduling.isolation import Isolated
 from trimtab_policy.scheduling.reservations import Reservation
@@ -107,7 +108,7 @@ class Decisions:
         waiting, due = snapshot.waiting(), self._resizes_due(snapshot)
         if not due and (not waiting or self._stands(snapshot, choice, waiting)):
             return None
-        rules = rules_of(self._settings, _being_stopped(observation), resize=due, live=True)
+        rules = rules_of(self._settings, self._successions.being_stopped(observation), resize=due, live=True)
         outcome, explained = await asyncio.to_thread(self._engine.begin, snapshot, choice, rules)
         self._last, self.reserved = (snapshot, choice), outcome.reserved
         self._resized = snapshot.time if due else self._resized
@@ -158,9 +159,10 @@ class Decisions:
     def next_deadline(self, snapshot: Snapshot) -> float:
         """Seconds until another decision may come out otherwise though nothing happens: a gang may be moved from then
         on, or resizes are due."""
-        now, running = snapshot.time, [job for job in snapshot.jobs if job.placement]
-        movable = min((moment - now for moment in map(_touchable_from, running) if moment > now), default=math.inf)
-        elastic = any(job.preemptible for job in running)
+        now, running = snapshot.time, running_columns(snapshot)
+        touchable = running.touchable_from
+        movable = float(touchable[touchable > now].min(initial=math.inf)) - now
+        elastic = any(job.preemptible for job in running.jobs)
         return min(movable, self._resized + self._settings.elasticity.interval_seconds - now if elastic else math.inf)
 
     def _stands(self, snapshot: Snapshot, choice: Choice, waiting: Iterable[Job]) -> bool:
@@ -170,7 +172,8 @@ class Decisions:
         if not self._gangs.answered(job.uid for job in waiting):
             return False
         before, now = self._last[0].time, snapshot.time
-        freed = any(before < _touchable_from(job) <= now for job in snapshot.jobs if job.placement)
+        touchable = running_columns(snapshot).touchable_from
+        freed = bool(((before < touchable) & (touchable <= now)).any())
         return not freed and _same(snapshot, self._last[0]) and choice == self._last[1]
 
     def _resizes_due(self, snapshot: Snapshot) -> bool:
@@ -232,17 +235,6 @@ class Decisions:
 
 def _doubt(message: str) -> JobEvent:
     return JobEvent("Normal", "PolicyDoubt", message, 0)
-
-
-def _being_stopped(observation: Observation) -> int:
-    """Gangs that were asked to stop for others and have not done so."""
-    stops = (facts.status.stop for facts in observation.jobs.values())
-    return sum(bool(stop and stop.beneficiary) for stop in stops)
-
-
-def _touchable_from(job: Job) -> float:
-    """From when on a running job may have to give way."""
-    return job.movable_from if job.stoppable_from is None else job.stoppable_from
 
 
 def _same(snapshot: Snapshot, before: Snapshot) -> bool:
