@@ -136,8 +136,11 @@ async def test_what_a_shadow_policy_would_do_is_recorded_once_and_changes_nothin
     version = live.get("ltj", "watched")["metadata"]["resourceVersion"]
     live.apply(moldable("neighbour", 2, 4, 0.1))
     await live.until("neighbour", "Complete")
+    await eventually(
+        lambda: controller.metric("trimtab_shadow_answers_total", policy="fcfs") >= 2,
+        what="the answer about the neighbour, which nobody waits for",
+    )
     assert live.get("ltj", "watched")["metadata"]["resourceVersion"] == version, "told again without news"
-    assert controller.metric("trimtab_shadow_answers_total", policy="fcfs") >= 2
     live.patch("ltj", "watched", {"spec": {"suspend": True}})  # its pods go at once: nobody waits for a collector
     await live.until("watched", "Suspended")
     assert "shadow" not in live.status("watched"), "it is about a plan that does not stand any more"
