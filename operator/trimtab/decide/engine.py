@@ -230,7 +230,7 @@ def _explain(pipeline: Pipeline, snapshot: Snapshot) -> tuple[Outcome, tuple[Fal
     before = pipeline.outcome
     try:
         said = pipeline.explain()
-    except Exception as error:  # noqa: BLE001 - as in `_deliberate`; what was decided stands
+    except Exception as error:  # noqa: BLE001 - a forecast that fails is counted and told; what was decided stands
         waiting = tuple(job.uid for job in snapshot.waiting())
         return before, (_failed(error, waiting, "they are not told what helps, nor until when they wait"),)
     return said, said.fallbacks[len(before.fallbacks) :]

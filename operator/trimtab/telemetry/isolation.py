@@ -36,7 +36,7 @@ async def isolated_wait(part: str, work: Awaitable[T]) -> T | None:
     """The same for a part that takes a while; None where it raises."""
     try:
         return await work
-    except Exception as error:  # noqa: BLE001 - as above
+    except Exception as error:  # noqa: BLE001 - the other parts of a round go on; it is counted and told
         told(part, error)
         return None
 
