@@ -1,14 +1,18 @@
 """What rudder does not do whatever it has learned: bounds of waiting, moving and idling, and of what it believes.
 
-- *Waiting*: once a job has waited for `LONGEST_WAIT` it comes before all that are not more urgent, those first who have
-  waited longest, namespaces in turns; and it is not stopped for them before it has run for `TURN`. It waits on purpose,
-  for GPUs that come free or because what there is now is worth nothing to it, until then at most; or, if it cannot be
-  moved later, until it has waited for as long as it would take on what there is: so it has ended in twice that time at
-  the latest, and does not spend days on the worst GPUs because it has waited for hours (as whoever rents skis buys them
-  once the rent has come to their price: Karlin et al., "Competitive snoopy caching", 1988).
+- *Waiting*: once a job has waited for `LONGEST_WAIT`, or for as long as all of it takes alone on the best GPUs for it,
+  if that is more, it comes before all that are not more urgent, those first who have waited longest, namespaces in
+  turns; and it is not stopped for them before it has run for `TURN`. Six hours are much to a job of one hour and little
+  to one of two days: with the same bound for both, the long ones stopped the others again and again, and nobody was
+  done sooner, the slowest of all included. It waits on purpose, for GPUs that come free or because what there is now is
+  worth nothing to it, for `LONGEST_WAIT` at most; or, if it cannot be moved later, until it has waited for as long as
+  it would take on what there is: so it has ended in twice that time at the latest, and does not spend days on the worst
+  GPUs because it has waited for hours (as whoever rents skis buys them once the rent has come to their price: Karlin et
+  al., "Competitive snoopy caching", 1988).
 - *Moving*: a job is moved, resized or stopped `FREE_CHANGES` times as the worth has it, which knows the pause of a
-  change. From then on its gang is left alone for `LEAST_RUN` seconds after each start. So in no hour are there more
-  than `MOST_PER_HOUR`. What users ask for besides (`minRuntimeSeconds`) is the pipeline's to keep.
+  change. From then on its gang is left alone for `LEAST_RUN` seconds after each start; and for `LONG_RUN` seconds if it
+  has been restarted more often than once in so long of its life. So in no hour are there more than `MOST_PER_HOUR`, and
+  in a day hardly more than a hundred. What users ask for besides (`minRuntimeSeconds`) is the pipeline's to keep.
 - *Idling*: what no other job gets goes to jobs that can start on it at once, unless they wait on purpose. A job that
   nothing is worth anything to, for it is over sooner than it begins, starts on that, too (`worth.at_least_something`).
 - *Believing*: of what the network has never seen the like in its training, it says nothing; and one job's extremes make
@@ -35,15 +39,19 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 LONGEST_WAIT = 6 * 3600.0
-"""Seconds that a job waits before it comes before others; the pipeline keeps GPUs for it from then on, too."""
+"""Seconds that a job waits before it comes before others, unless it takes longer than that itself."""
+WAITS_IN_ANY_CASE = 48 * 3600.0
+"""Seconds after which it does however long it takes."""
 TURN = 1800.0
 """Seconds that it then has the GPUs at least."""
 MOST_OVERDUE = 4
 """Waiting jobs that come before others at a time."""
 FREE_CHANGES = 6
 """Restarts of a job before its gangs are left alone for a while."""
-LEAST_RUN = 900.0
-"""Seconds for which they are from then on."""
+LEAST_RUN = 300.0
+"""Seconds for which they are from then on ..."""
+LONG_RUN = 900.0
+"""... and those for which they are if there was more than one in so many seconds since the job was submitted."""
 MOST_PER_HOUR = FREE_CHANGES + math.ceil(3600.0 / LEAST_RUN)
 """Restarts of a job that rudder causes in any hour, at most."""
 OVERRUN = 2.0
@@ -93,9 +101,12 @@ def above_limits(snapshot: Snapshot) -> set[str]:
 
 
 def _just_restarted(snapshot: Snapshot, job: Job) -> bool:
-    if job.restarts < FREE_CHANGES:
+    further = job.restarts - FREE_CHANGES
+    if further < 0:
         return False
-    return job.started is None or (snapshot.time - job.started) * snapshot.speedup < LEAST_RUN
+    often = further * LONG_RUN > (snapshot.time - job.created) * snapshot.speedup
+    left_for = LONG_RUN if often else LEAST_RUN
+    return job.started is None or (snapshot.time - job.started) * snapshot.speedup < left_for
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------
@@ -105,12 +116,19 @@ def waited(snapshot: Snapshot, job: Job) -> float:
     return max(0.0, (snapshot.time - since) * snapshot.speedup) if job.placement is None else 0.0
 
 
-def has_turn(snapshot: Snapshot, job: Job) -> bool:
+def longest_wait(menu: OptionMenu) -> float:
+    """Seconds that a job waits before it comes before others: as long as all of it takes alone on the best GPUs for it,
+    within bounds."""
+    return min(max(LONGEST_WAIT, menu.job.training.steps / float(menu.rate.max())), WAITS_IN_ANY_CASE)
+
+
+def has_turn(snapshot: Snapshot, menu: OptionMenu) -> bool:
     """Whether a running job may have waited for too long before it started, and has not run for `TURN` yet."""
+    job = menu.job
     if job.placement is None:
         return False
     started = snapshot.time if job.started is None else job.started
-    overdue = (started - job.created) * snapshot.speedup >= LONGEST_WAIT
+    overdue = (started - job.created) * snapshot.speedup >= longest_wait(menu)
     return overdue and (snapshot.time - started) * snapshot.speedup < TURN
 
 
@@ -125,7 +143,7 @@ def lift(
     """
     found = np.zeros(len(menus))
     waiting = [n for n, menu in enumerate(menus) if menu.job.placement is None and possible[n]]
-    overdue = [number for number in waiting if waits[number] >= LONGEST_WAIT]
+    overdue = [number for number in waiting if waits[number] >= longest_wait(menus[number])]
     if not overdue:
         return found
     priority = np.array([menu.job.priority for menu in menus])

@@ -356,7 +356,7 @@ class _Scored:
             if menu.job.placement and self.deal.chosen[number] < 0 and menu.current >= 0
             if not starting
             or menu.job.priority > min(starting)
-            or (menu.job.priority == min(starting) and guards.has_turn(self.snapshot, menu.job))
+            or (menu.job.priority == min(starting) and guards.has_turn(self.snapshot, menu))
         ]
 
     def _pin(self, number: int) -> None:

@@ -12,8 +12,9 @@ reserved gang could start by the low ends of those that it waits for: else it wo
 A gang that is overdue may take a while yet (`runtime.due`): one that hangs would else keep nodes idle for ever.
 
 A policy that has a line of its own (`Decision.line`) says who comes first, behind priority and guarantee, and who
-needs no reservation at all: jobs that can be moved later start with whatever is left. Who waits on purpose is kept
-nothing that is slower than what it waits for.
+needs no reservation at all: jobs that can be moved later start with whatever is left, and the policy stops others for
+those that have waited for too long (`learned.guards`). Who waits on purpose is kept nothing that is slower than what it
+waits for.
 
 A reservation is made anew in every decision, from what is known then: it is kept by being found again, not by being
 remembered. As running gangs end no later than expected and nobody delays it, it does not move back.
@@ -98,14 +99,15 @@ def reserve(
     that come back in a moment, whose place nobody is to take meanwhile; in line.
 
     Who cannot start though all end gets none. `order` is who comes first for a policy with a line of its own
-    (`Decision.line`).
+    (`Decision.line`); who is not in it gets one only to come back.
     """
     limited = {each.job for each in pending if each.reason is PendingReason.QUOTA_EXCEEDED}
     helped = {each.job for each in pending if each.reason in IN_LINE}
     slowest = {each.job: each.awaited.step_seconds for each in pending if each.awaited}
     line = [job for job in jobs_in_line(snapshot, order) if job.uid in helped or job.not_before > snapshot.time]
     own = {job.uid for job in line} if order is None else set(order)
-    long = sorted((job for job in line if snapshot.time - _since(job) >= starvation_seconds), key=_since)
+    waited = (job for job in line if job.uid in own and snapshot.time - _since(job) >= starvation_seconds)
+    long = sorted(waited, key=_since)
     starving = {job.uid for job in long[:MOST_STARVING]}
     found: list[Reservation] = []
     if not count and not starving:

@@ -37,6 +37,9 @@ from trimtab_policy.types import Correction, Decision, DoubtReason, Job, Pending
 
 HOUR = 3600.0
 OVERDUE = NOW - guards.LONGEST_WAIT - 60
+"""When a job was submitted that has waited for too long and takes less than that."""
+OVERDUE_FOR_WEEKS = NOW - guards.WAITS_IN_ANY_CASE - 60
+"""The same of a job that takes weeks."""
 LONG_AGO = NOW - 1e12
 """For longer than any job of these takes anywhere."""
 
@@ -66,19 +69,30 @@ def crowd(large: float, *, urgent: int = 0) -> Snapshot:
 
 def test_who_has_waited_too_long_gets_gpus_before_newcomers() -> None:
     assert "uid-large" not in placed(Rudder(analytic()).decide(crowd(NOW - HOUR)))
-    assert placed(Rudder(analytic()).decide(crowd(OVERDUE))) == {"uid-large"}
+    assert placed(Rudder(analytic()).decide(crowd(OVERDUE_FOR_WEEKS))) == {"uid-large"}
 
 
-def test_the_pipeline_keeps_gpus_for_whoever_waits_from_the_same_moment_on() -> None:
+@pytest.mark.parametrize(("alone", "longest"), [(1.0, 6.0), (20.0, 20.0), (500.0, 48.0)])
+def test_who_takes_long_waits_for_as_long_as_it_takes_alone_on_the_best_gpus(alone: float, longest: float) -> None:
+    """Hours, both."""
+    known = snapshot([node("slow"), node("fast", H100)], [job("j", gpus=(8, 8), steps=10**9, steps_done=10)])
+    rate = float(rudder.market(known).menus[0].rate.max())
+    [it] = known.jobs
+    it = replace(it, training=replace(it.training, steps=round(rate * alone * HOUR)))
+    [menu] = rudder.market(replace(known, jobs=(it,))).menus
+    assert guards.longest_wait(menu) == pytest.approx(longest * HOUR, rel=1e-4)
+
+
+def test_the_pipeline_keeps_gpus_for_whoever_waits_and_may_not_be_moved_later_from_six_hours_on() -> None:
     assert ControllerRules().rules.starvation_seconds == guards.LONGEST_WAIT
 
 
 def test_nobody_comes_before_a_more_urgent_job_that_waits() -> None:
-    assert "uid-large" not in placed(Rudder(analytic()).decide(crowd(OVERDUE, urgent=1)))
+    assert "uid-large" not in placed(Rudder(analytic()).decide(crowd(OVERDUE_FOR_WEEKS, urgent=1)))
 
 
 def test_a_job_that_was_stopped_waits_anew() -> None:
-    now = crowd(OVERDUE)
+    now = crowd(OVERDUE_FOR_WEEKS)
     again = replace(now.jobs[0], restarts=1, waits_since=NOW - 60)
     assert "uid-large" not in placed(Rudder(analytic()).decide(replace(now, jobs=(again, *now.jobs[1:]))))
 
@@ -105,14 +119,14 @@ def test_jobs_that_can_have_nothing_do_not_take_the_places_of_those_that_have_wa
     """Of four tenants whose queue has no quota left, and a fifth."""
     queue = {"queue": "empty", "priority": 1, "created": OVERDUE - HOUR}
     stuck = [job(f"stuck{n}", namespace=f"t{n}", **queue) for n in range(guards.MOST_OVERDUE)]
-    now = crowd(OVERDUE)
+    now = crowd(OVERDUE_FOR_WEEKS)
     now = replace(now, jobs=(*stuck, *now.jobs), quotas=(Quota("empty", "*", 0),))
     assert "uid-large" in placed(Rudder(analytic()).decide(now))
 
 
 def test_no_size_of_any_job_ends_the_turn_of_another() -> None:
     """Work of centuries makes the worth of all others as large as one likes: worth is relative to the mean."""
-    now = crowd(OVERDUE)
+    now = crowd(OVERDUE_FOR_WEEKS)
     held = placement("uid-large", {"n1": 8})
     mine = replace(now.jobs[0], placement=held, preemptible=True, elastic=True, started=NOW - 60, priority=9)
     tiny = [job(f"t{n}", gpus=(8, 8), steps=1, created=OVERDUE - n, priority=9) for n in range(8)]
@@ -124,7 +138,7 @@ def test_no_size_of_any_job_ends_the_turn_of_another() -> None:
 
 def test_who_got_gpus_after_a_long_wait_is_not_stopped_at_once() -> None:
     held = placement("uid-large", {"n1": 8})
-    now = crowd(OVERDUE)
+    now = crowd(OVERDUE_FOR_WEEKS)
     large = replace(now.jobs[0], placement=held, preemptible=True, elastic=True)
     full = replace(now, nodes=(node("n1", free=0),))
 
@@ -274,18 +288,32 @@ def test_however_predictions_change_no_job_is_restarted_more_often_than_the_boun
 ) -> None:
     cluster = replace(snapshot([node("a"), node("h", H100), node("t", T4, gpus=4)]), time=0.0)
     jobs = [job(f"j{n}", gpus=(1, 8), model="gpt2-xl", steps=60_000, created=600.0 * n) for n in range(6)]
+    often = SimRules(heartbeat=100.0)
 
     def run() -> int:
-        return most_restarts_in_an_hour(simulate(Noisy(3), llm.jobs(jobs, cluster), cluster))
+        return most_restarts_in_an_hour(simulate(Noisy(3), llm.jobs(jobs, cluster), cluster, often))
 
     assert run() <= guards.MOST_PER_HOUR
     monkeypatch.setattr(guards, "rested", lambda now: now)
     assert run() > guards.MOST_PER_HOUR
 
 
-@pytest.mark.parametrize(("restarts", "ran", "kept"), [(5, 1.0, False), (6, 899.0, True), (6, 900.0, False)])
-def test_after_some_restarts_a_gang_is_left_alone_for_a_while(restarts: int, ran: float, kept: bool) -> None:
-    gang = running("r", {"n1": 4}, preemptible=True, restarts=restarts, started=NOW - ran)
+@pytest.mark.parametrize(
+    ("restarts", "age", "ran", "kept"),
+    [
+        (5, HOUR, 1.0, False),
+        (6, HOUR, 299.0, True),
+        (6, HOUR, 300.0, False),
+        (10, HOUR, 300.0, False),
+        (11, HOUR, 899.0, True),
+        (11, HOUR, 900.0, False),
+        (11, 2 * HOUR, 300.0, False),
+    ],
+)
+def test_after_some_restarts_a_gang_is_left_alone_for_a_while_and_for_longer_the_more_they_were_in_its_time(
+    restarts: int, age: float, ran: float, kept: bool
+) -> None:
+    gang = running("r", {"n1": 4}, preemptible=True, restarts=restarts, started=NOW - ran, created=NOW - age)
     now = snapshot([node("n1", free=4)], [gang])
     assert guards.rested(now).jobs[0].preemptible is not kept
 

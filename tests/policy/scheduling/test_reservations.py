@@ -98,6 +98,16 @@ def test_who_has_waited_too_long_gets_one_whoever_is_before() -> None:
     assert [(each.name, each.starving) for each in kept] == [("default/urgent", False), ("default/old", True)]
 
 
+def test_who_a_policy_with_a_line_of_its_own_leaves_out_gets_none_however_long_it_waits() -> None:
+    """It can be moved later, and the policy lets it come first by its own rule."""
+    fixed, movable = rigid("fixed", 1, created=NOW - HOUR), rigid("movable", 2, created=NOW - 9 * HOUR)
+    seen, waiting = cluster(3, [*FULL, fixed, movable]), no_room(fixed, movable)
+    kept = reserve(seen, waiting, 1, 8 * HOUR, order=[fixed.uid])
+    assert [each.name for each in kept] == ["default/fixed"]
+    again = reserve(seen, waiting, 1, 8 * HOUR, order=[fixed.uid, movable.uid])
+    assert [each.name for each in again] == ["default/fixed", "default/movable"]
+
+
 def test_gangs_may_end_early_by_their_interval() -> None:
     seen = cluster(1, [busy("a", {"n0": 8}, 2 * HOUR, uncertainty=2.0), waits := rigid("waits", 1)])
     [kept] = reserved(seen, waits)
