@@ -132,9 +132,18 @@ def has_turn(snapshot: Snapshot, menu: OptionMenu) -> bool:
     return overdue and (snapshot.time - started) * snapshot.speedup < TURN
 
 
-def lift(
-    snapshot: Snapshot, menus: Sequence[OptionMenu], waits: FloatArray, best: FloatArray, possible: BoolArray
-) -> FloatArray:
+def overdue(menus: Sequence[OptionMenu], waits: FloatArray, asked: Sequence[int]) -> list[int]:
+    """Of the jobs `asked`, by number, those of the highest priority there that have waited for too long: who has waited
+    longest first, namespaces in turns, no more than `MOST_OVERDUE`. `waits`: seconds, as of `waited`, (jobs,)."""
+    late = [number for number in asked if waits[number] >= longest_wait(menus[number])]
+    if not late:
+        return []
+    highest = max(menus[number].job.priority for number in asked)
+    equal = (number for number in late if menus[number].job.priority == highest)
+    return _in_turns(menus, sorted(equal, key=lambda number: -waits[number]))[:MOST_OVERDUE]
+
+
+def lift(menus: Sequence[OptionMenu], waits: FloatArray, best: FloatArray, possible: BoolArray) -> FloatArray:
     """What is added to the worth of all options of those that have waited for too long, (jobs,): more than all jobs
     that are not more urgent are worth together. Nobody overtakes a more urgent job that waits.
 
@@ -142,14 +151,10 @@ def lift(
     job could have any of its options if it were alone, (jobs,). Who could not would only take the place of others.
     """
     found = np.zeros(len(menus))
-    waiting = [n for n, menu in enumerate(menus) if menu.job.placement is None and possible[n]]
-    overdue = [number for number in waiting if waits[number] >= longest_wait(menus[number])]
-    if not overdue:
-        return found
-    priority = np.array([menu.job.priority for menu in menus])
-    highest = priority[waiting].max()
-    first = _in_turns(menus, sorted((n for n in overdue if priority[n] == highest), key=lambda n: -waits[n]))
-    found[first[:MOST_OVERDUE]] = np.maximum(best[priority <= highest], 0.0).sum() + 1.0
+    asked = [number for number, menu in enumerate(menus) if menu.job.placement is None and possible[number]]
+    if first := overdue(menus, waits, asked):
+        priority = np.array([menu.job.priority for menu in menus])
+        found[first] = np.maximum(best[priority <= priority[first[0]]], 0.0).sum() + 1.0
     return found
 
 

@@ -220,7 +220,7 @@ class _Scored:
         self._pools = _Pools(snapshot, offered, menus)
         self._waited = self._waited_so_far()
         best = np.maximum.reduceat(self._worth, self._first[:-1])
-        self._lift = guards.lift(snapshot, menus, self._waited, best, self._pools.possible())
+        self._lift = guards.lift(menus, self._waited, best, self._pools.possible())
         self._unbeaten = float(np.maximum(best, 0.0).sum() + self._lift.sum()) + 1.0
         """More than all others are worth together."""
         self._waits_of = self._waits_for()
@@ -266,12 +266,14 @@ class _Scored:
         return lost > MATTERS * self.deal.value
 
     def _line(self) -> tuple[str, ...]:
-        """Jobs that wait and cannot be moved later, those first that make most of the GPUs that they take: GPUs are
-        kept for these. The others begin with whatever is left."""
+        """Waiting jobs that GPUs are kept for: those that have waited for too long, for nobody may be stopped for them
+        that cannot be moved; behind them those that cannot be moved later, who makes most of what it takes first. The
+        others begin with whatever is left."""
         best = np.maximum.reduceat(self._unruled / self._columns.options[:, PRICE], self._first[:-1])
-        fixed = np.flatnonzero(self._columns.jobs[:, SPAN])
-        waiting = [number for number in fixed.tolist() if not self.menus[number].job.placement]
-        return tuple(self.menus[number].job.uid for number in sorted(waiting, key=lambda number: -best[number]))
+        waiting = [number for number, menu in enumerate(self.menus) if menu.job.placement is None]
+        late = guards.overdue(self.menus, self._waited, waiting)
+        fixed = sorted((n for n in waiting if self._columns.jobs[n, SPAN]), key=lambda n: -best[n])
+        return tuple(self.menus[number].job.uid for number in dict.fromkeys((*late, *fixed)))
 
     def weighed(self, job: str, gpu_type: str, gpus: int) -> str | None:
         """What an option is worth to a job beside what it gets, and what its GPUs are worth to others, in words."""

@@ -12,9 +12,9 @@ reserved gang could start by the low ends of those that it waits for: else it wo
 A gang that is overdue may take a while yet (`runtime.due`): one that hangs would else keep nodes idle for ever.
 
 A policy that has a line of its own (`Decision.line`) says who comes first, behind priority and guarantee, and who
-needs no reservation at all: jobs that can be moved later start with whatever is left, and the policy stops others for
-those that have waited for too long (`learned.guards`). Who waits on purpose is kept nothing that is slower than what it
-waits for.
+needs no reservation at all: jobs that can be moved later start with whatever is left, until it names them, too, for
+having waited for too long (`learned.guards`). Who waits on purpose is kept nothing that is slower than what it waits
+for.
 
 A reservation is made anew in every decision, from what is known then: it is kept by being found again, not by being
 remembered. As running gangs end no later than expected and nobody delays it, it does not move back.

@@ -100,7 +100,7 @@ def test_a_job_that_was_stopped_waits_anew() -> None:
 def lifted(now: Snapshot) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     menus = rudder.market(now).menus
     waits = np.array([guards.waited(now, menu.job) for menu in menus])
-    return guards.lift(now, menus, waits, np.ones(len(menus)), np.ones(len(menus), dtype=np.bool_))
+    return guards.lift(menus, waits, np.ones(len(menus)), np.ones(len(menus), dtype=np.bool_))
 
 
 def test_only_so_many_come_before_others_at_a_time_and_those_first_who_have_waited_longest() -> None:
@@ -173,7 +173,7 @@ def test_in_a_stream_of_short_jobs_a_wait_is_bounded(controller: bool, monkeypat
     bound = guards.LONGEST_WAIT + guards.LEAST_RUN + SimRules().heartbeat
     assert first_start(SimulatedController(policy) if controller else policy, stream(12)) <= bound
     if not controller:
-        monkeypatch.setattr(guards, "lift", lambda now, menus, waits, best, possible: np.zeros(len(menus)))
+        monkeypatch.setattr(guards, "lift", lambda menus, waits, best, possible: np.zeros(len(menus)))
         assert first_start(policy, stream(12)) > bound
 
 
@@ -243,6 +243,24 @@ def test_who_comes_first_is_said_of_jobs_that_cannot_be_moved_later_by_what_they
     later = job("later", gpus=(8, 8), steps=10**3, elastic=True)
     decision = Rudder(analytic()).decide(snapshot([node("n1", free=0)], [holder, long, short, later]))
     assert decision.line == ("uid-short", "uid-long")
+
+
+def test_before_all_these_come_those_that_have_waited_for_too_long_whether_they_can_be_moved_later_or_not() -> None:
+    """Whose GPUs cannot be taken from anybody has to be kept what becomes free: else small jobs take it, one by one."""
+    holders = [running(f"h{half}", {"n1": 4}, finish=NOW + (half + 1) * HOUR) for half in range(2)]
+    whole = job("whole", gpus=(8, 8), steps=10**3, elastic=True, created=OVERDUE)
+    small = job("small", gpus=(4, 4), steps=10**6)
+    now = snapshot([node("n1", free=0)], [*holders, small, whole])
+    assert Rudder(analytic()).decide(now).line == ("uid-whole", "uid-small")
+
+    ended = replace(now, jobs=now.jobs[1:], nodes=(node("n1", free=4),))
+
+    def starts(seen: Snapshot) -> set[str]:
+        return {each.job for each in SimulatedController(Rudder(analytic())).decide(seen).placements}
+
+    assert starts(ended) == set()
+    later = replace(whole, created=NOW - HOUR)
+    assert starts(replace(ended, jobs=(*ended.jobs[:-1], later))) == {"uid-small"}
 
 
 def test_an_option_is_weighed_against_what_the_job_gets_or_waits_for() -> None:
