@@ -227,8 +227,8 @@ def test_the_compiled_world_is_that_of_the_engine_but_for_the_guards(
     trace: str, cluster: str, size_error: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(guards, "rested", lambda now: now)
-    monkeypatch.setattr(guards, "has_turn", lambda now, job: False)
-    monkeypatch.setattr(guards, "lift", lambda now, menus, waits, best, possible: np.zeros(len(menus)))
+    monkeypatch.setattr(guards, "has_turn", lambda now, menu: False)
+    monkeypatch.setattr(guards, "lift", lambda menus, waits, best, possible: np.zeros(len(menus)))
     scenario = Scenario("", trace, cluster, load=1.0, window=1, windows=4, window_jobs=40, seed=11)
     window, measured = elastic_window(scenario, size_error=size_error)
     fast = rescaling.run_window(analytic(), window).jct[measured].mean()
