@@ -135,7 +135,8 @@ def has_turn(snapshot: Snapshot, menu: OptionMenu) -> bool:
 def overdue(menus: Sequence[OptionMenu], waits: FloatArray, asked: Sequence[int]) -> list[int]:
     """Of the jobs `asked`, by number, those of the highest priority there that have waited for too long: who has waited
     longest first, namespaces in turns, no more than `MOST_OVERDUE`. `waits`: seconds, as of `waited`, (jobs,)."""
-    late = [number for number in asked if waits[number] >= longest_wait(menus[number])]
+    long = waits >= LONGEST_WAIT
+    late = [number for number in asked if long[number] and waits[number] >= longest_wait(menus[number])]
     if not late:
         return []
     highest = max(menus[number].job.priority for number in asked)
