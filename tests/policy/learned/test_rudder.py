@@ -10,13 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from trimtab_lab.agents.rudder import (
-    LEAST,
-    MOST,
-    SPREAD,
     RudderCell,
     RudderConfig,
     RudderEnvironment,
-    RudderLearner,
     RudderTraining,
     elastic_window,
     make,
@@ -204,47 +200,19 @@ def test_the_shipped_weights_fit() -> None:
 
 
 def test_weights_of_a_training_hold_the_ranges_of_what_was_seen_in_it(tmp_path: Path) -> None:
-    trained = learner()
-    trained.learn(0)
-    ranges = trained.weights()[worth.RANGES]
+    cell = RudderCell(trace="generator:cluster-v0", cluster="sia-heterogeneous", jobs=12, windows=2)
+    few = RudderTraining(segments=1, generations=1, pairs=1, windows=1, validation_windows=1, threads=1)
+    config = RudderConfig(task="rescaling", environment=RudderEnvironment(cells=(cell,)), training=few)
+    learner = make(config, 0)
+    learner.learn(0)
+    ranges = learner.weights()[worth.RANGES]
     assert (ranges[:, 0] == 1.0).all()
     assert np.isfinite(ranges).all()
     assert (ranges[0, 1:] < ranges[1, 1:])[[0, 1, 2, 6, 11]].all()
     kept = tmp_path / "kept.safetensors"
-    store.save(kept, trained.weights(), store.read_card("rudder"))
+    store.save(kept, learner.weights(), store.read_card("rudder"))
     again = store.load(kept, rudder.SCHEMA, (*worth.SHAPES, worth.RANGES))
     np.testing.assert_array_equal(again.arrays[worth.RANGES], ranges)
-
-
-def learner(**training: int) -> RudderLearner:
-    cell = RudderCell(trace="generator:cluster-v0", cluster="sia-heterogeneous", jobs=12, windows=2)
-    few = RudderTraining(generations=1, pairs=2, windows=1, validation_windows=1, threads=1, **training)
-    return make(RudderConfig(task="rescaling", environment=RudderEnvironment(cells=(cell,)), training=few), 0)
-
-
-def test_what_a_training_gives_is_the_mean_over_its_generations() -> None:
-    slow, fast = learner(averaged=3), learner(averaged=1)
-    means = []
-    for segment in range(3):
-        slow.learn(segment)
-        fast.learn(segment)
-        means.append(slow.arrays()["mean"])
-    np.testing.assert_allclose(slow.arrays()["averaged"], np.mean(means, axis=0))
-    np.testing.assert_array_equal(fast.arrays()["averaged"], means[-1])
-    constants = worth.ANALYTIC + SPREAD * np.mean(means, axis=0)
-    np.testing.assert_allclose(slow.weights()["constants"], np.clip(constants, LEAST, MOST))
-
-
-def test_a_training_that_was_stopped_goes_on_bit_for_bit_when_the_network_joins_in_too() -> None:
-    whole, first, second = (learner(constants_segments=1) for _ in range(3))
-    for segment in range(3):
-        whole.learn(segment)
-    first.learn(0)
-    first.learn(1)
-    second.restore({name: array.copy() for name, array in first.arrays().items()})
-    second.learn(2)
-    for name, array in whole.arrays().items():
-        np.testing.assert_array_equal(second.arrays()[name], array, err_msg=name)
 
 
 @pytest.mark.parametrize(

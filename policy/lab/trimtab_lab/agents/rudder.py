@@ -5,10 +5,6 @@ on the same windows: the mean of the logarithms, and a part of that of the 99th 
 for the mean. All candidates of a generation meet the same windows. The first segments look for the constants only; the
 network joins in when these have settled, beginning at zero.
 
-Where the search stands after one generation is mostly chance: from one segment to the next the same training gains 13 %
-and 2 % on validation windows. So what is validated, and kept, is the mean over the last generations (Polyak and
-Juditsky, "Acceleration of stochastic approximation by averaging", 1992).
-
 The windows differ in all that a cluster may: GPU types, jobs, load, how many jobs may move, how long a gang must be
 left alone, how wrong predictions and told sizes are.
 """
@@ -88,8 +84,6 @@ class RudderTraining(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     pairs: int = 10
     windows: int = 20
     """Of a generation."""
-    averaged: int = 16
-    """Generations that the mean is over, in which earlier ones fade."""
     tail: float = 0.15
     """Part of the value that is the 99th percentile's."""
     validation_windows: int = 4
@@ -126,42 +120,38 @@ class RudderLearner:
         few = [self._training.validation_windows] * len(self._environment.cells)
         self._validation = _episodes(self._environment, VALIDATION, few)
         self._search = self._begun(np.zeros(len(SPREAD)))
-        self._mean, self._generations = self._search.mean, 0
         self._steps, self._with_network = 0, False
 
     def learn(self, segment: int) -> dict[str, float]:
         """As of `Learner`: `steps` are episodes, `loss` the mean value of the last generation."""
         training, random = self._training, np.random.default_rng(segment_seed(self._seed, segment))
         if segment >= training.constants_segments and not self._with_network:
-            self._mean = np.concatenate([self._mean, np.zeros(_network_size())])
-            self._search, self._with_network = self._begun(self._mean), True
+            self._search = self._begun(np.concatenate([self._search.mean, np.zeros(_network_size())]))
+            self._with_network = True
         loss = 0.0
         for _ in range(training.generations):
             episodes = self._drawn(random)
             candidates = self._search.ask(random)
             found = self._values([_network(each) for each in candidates], episodes)
             self._search.tell(candidates, found)
-            self._generations += 1
-            self._mean = self._mean + (self._search.mean - self._mean) / min(self._generations, training.averaged)
             loss = float(found.mean())
             self._steps += len(candidates) * len(episodes)
         return {"steps": self._steps, "loss": loss}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """As of `Learner`."""
-        counters = np.array([self._steps, int(self._with_network), self._generations])
-        return {"counters": counters, "averaged": self._mean, **self._search.arrays()}
+        counters = np.array([self._steps, int(self._with_network)])
+        return {"counters": counters, **self._search.arrays()}
 
     def restore(self, arrays: Arrays) -> None:
         """As of `Learner`."""
-        self._steps, with_network, self._generations = arrays["counters"].tolist()
-        self._with_network, self._mean = bool(with_network), arrays["averaged"].copy()
+        self._steps, self._with_network = int(arrays["counters"][0]), bool(arrays["counters"][1])
         self._search = self._begun(np.zeros(len(arrays["mean"])))
         self._search.restore(arrays)
 
     def weights(self) -> dict[str, NDArray[Any]]:
         """As of `Learner`; with the ranges of what these weights see in the windows of the training."""
-        network = _network(self._mean)
+        network = _network(self._search.mean)
         return {**network._asdict(), worth.RANGES: self.ranges(network)}
 
     def ranges(self, network: Network) -> FloatArray:
@@ -173,7 +163,7 @@ class RudderLearner:
 
     def validate(self) -> dict[str, float]:
         """As of `Learner`; `mean` and `tail` are ratios to the analytic form."""
-        network = _network(self._mean)
+        network = _network(self._search.mean)
         found = np.array([_ratios(network, each) for each in self._validation])
         mean, tail = found.mean(axis=0)
         return {"score": -float(mean), "mean": float(np.exp(mean)), "tail": float(np.exp(tail))}
