@@ -17,9 +17,9 @@ class QueueSettings(Section):
     """Waiting jobs, first in line, that GPUs are kept for as those become free: others start before them only where
     that does not delay them. 0: whoever fits starts, and large gangs may starve."""
     starvation_seconds: Seconds = 6 * 3600.0
-    """A job that has waited for so long gets such a reservation, too, whoever is before it in line. Not one that
-    `rudder` may move later: that comes before others by its own rule, once it has waited for six hours, or for as long
-    as it takes alone on the best GPUs if that is more (two days at most)."""
+    """A job that has waited for so long gets such a reservation, too, whoever is before it in line. One that
+    `rudder` may move later gets it once it has waited for as long as it takes alone on the best GPUs, too, if that is
+    more (two days at most); from then on `rudder` stops others for it where it may."""
     status_seconds: Seconds = 10.0
     """The status of queues is written at most so often."""
     considered_per_queue: Annotated[int, Field(ge=1)] = 500

@@ -133,15 +133,11 @@ def has_turn(snapshot: Snapshot, menu: OptionMenu) -> bool:
 
 
 def overdue(menus: Sequence[OptionMenu], waits: FloatArray, asked: Sequence[int]) -> list[int]:
-    """Of the jobs `asked`, by number, those of the highest priority there that have waited for too long: who has waited
-    longest first, namespaces in turns, no more than `MOST_OVERDUE`. `waits`: seconds, as of `waited`, (jobs,)."""
+    """Of the jobs `asked`, by number, those that have waited for too long: who has waited longest first, namespaces in
+    turns. `waits`: seconds, as of `waited`, (jobs,)."""
     long = waits >= LONGEST_WAIT
     late = [number for number in asked if long[number] and waits[number] >= longest_wait(menus[number])]
-    if not late:
-        return []
-    highest = max(menus[number].job.priority for number in asked)
-    equal = (number for number in late if menus[number].job.priority == highest)
-    return _in_turns(menus, sorted(equal, key=lambda number: -waits[number]))[:MOST_OVERDUE]
+    return _in_turns(menus, sorted(late, key=lambda number: -waits[number]))
 
 
 def lift(menus: Sequence[OptionMenu], waits: FloatArray, best: FloatArray, possible: BoolArray) -> FloatArray:
@@ -152,10 +148,11 @@ def lift(menus: Sequence[OptionMenu], waits: FloatArray, best: FloatArray, possi
     job could have any of its options if it were alone, (jobs,). Who could not would only take the place of others.
     """
     found = np.zeros(len(menus))
+    priority = np.array([menu.job.priority for menu in menus])
     asked = [number for number, menu in enumerate(menus) if menu.job.placement is None and possible[number]]
-    if first := overdue(menus, waits, asked):
-        priority = np.array([menu.job.priority for menu in menus])
-        found[first] = np.maximum(best[priority <= priority[first[0]]], 0.0).sum() + 1.0
+    highest = priority[asked].max() if asked else 0
+    if first := overdue(menus, waits, [number for number in asked if priority[number] == highest]):
+        found[first[:MOST_OVERDUE]] = np.maximum(best[priority <= highest], 0.0).sum() + 1.0
     return found
 
 

@@ -66,7 +66,7 @@ def intervals(
         later = longer * LATER * (OVERTAKEN if priorities[uid] < highest else 1.0)
         wait, soonest, latest = expected.time - now, early.time - now, late.time - now
         low, high = min(wait, soonest) / (SOONER * sooner), max(wait, latest) * later
-        etas[uid] = Eta(now + low, now + max(low, usual * wait), now + high)
+        etas[uid] = Eta(now + low, now + usual * wait, now + high)
     return etas
 
 

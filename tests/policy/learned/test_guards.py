@@ -253,6 +253,11 @@ def test_before_all_these_come_those_that_have_waited_for_too_long_whether_they_
     now = snapshot([node("n1", free=0)], [*holders, small, whole])
     assert Rudder(analytic()).decide(now).line == ("uid-whole", "uid-small")
 
+    stuck = job("stuck", gpus=(4, 4), queue="empty", priority=1, created=OVERDUE, elastic=True)
+    beside = replace(now, jobs=(*now.jobs, stuck), quotas=(Quota("empty", "*", 0),))
+    line = Rudder(analytic()).decide(beside).line or ()
+    assert "uid-whole" in line, "whoever is more urgent and can have nothing is not in its way"
+
     ended = replace(now, jobs=now.jobs[1:], nodes=(node("n1", free=4),))
 
     def starts(seen: Snapshot) -> set[str]:
